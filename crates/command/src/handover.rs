@@ -7,7 +7,10 @@
 
 use sluice_memory::{SharedRecord, SharedRegion};
 use sluice_nvme::SubmissionEntry;
+use std::fs::File;
 use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Commands of hosts that a segment has records for.
@@ -139,6 +142,21 @@ impl<T: Content> Segment<T> {
         let length = size_of::<T>() as u32;
         *segment.get_mut().header_mut() = Header { magic: MAGIC, version: VERSION, length };
         Ok(segment)
+    }
+
+    /// Reads the segment of a process that has ended.
+    ///
+    /// # Errors
+    /// InvalidData if the process had another layout; else the file cannot be read.
+    pub fn read(fd: OwnedFd) -> io::Result<Box<T>> {
+        let mut content = T::new_box_zeroed().map_err(|_| io::ErrorKind::OutOfMemory)?;
+        File::from(fd).read_exact_at(content.as_mut_bytes(), 0)?;
+        if content.is_known() { Ok(content) } else { Err(io::ErrorKind::InvalidData.into()) }
+    }
+
+    /// Returns the descriptor, for a successor of this process.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
     }
 
     #[inline]

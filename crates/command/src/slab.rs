@@ -9,6 +9,7 @@ use crate::{Command, Origin, Request, Route, Ticket};
 use sluice_nvme::{Status, SubmissionEntry};
 use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use zerocopy::{FromZeros, transmute};
 
 /// The most slots that a slab can have: limited by the index of a [`Ticket`].
@@ -119,6 +120,11 @@ impl Slab {
     /// Returns the segment that a successor of this process would receive.
     pub fn handover(&self) -> &Commands {
         self.handover.get()
+    }
+
+    /// Returns the descriptor of the segment.
+    pub fn handover_fd(&self) -> BorrowedFd<'_> {
+        self.handover.fd()
     }
 
     /// Takes a slot for a command of a host; none if the drive has its limit in flight.

@@ -19,6 +19,7 @@ pub use admin::describe::PCI_VENDOR;
 pub use engine::attached::Attached;
 pub use engine::capsules::QueuePair;
 pub use engine::edit_stack::EditStackError;
+pub use engine::kept::Remains;
 pub use engine::remote_queues::migrate::MigratingGroup;
 pub use engine::remote_queues::recall::ReturningGroup;
 pub use model::namespace::{NamespaceConfig, NamespaceError};

@@ -34,6 +34,7 @@ mod dma;
 mod drain;
 mod endpoint;
 mod interrupts;
+mod kept;
 mod listener;
 mod populate;
 mod port;

@@ -5,6 +5,7 @@ use super::client::{Client, Context};
 use super::deferred_close::{Backlog, DeferredClose};
 use super::drain::Drain;
 use super::interrupts::Interrupts;
+use super::kept::{Left, Progress};
 use super::populate::Populator;
 use super::record::{HandOverError, Incoming, take_session};
 use super::region::Function;
@@ -102,6 +103,15 @@ pub(crate) struct Port {
     warnings: LogLimit,
     /// Whether a [record](super::record) is on its way to another process.
     is_suspended: bool,
+    /// State of a port whose record is kept, in case that this process dies.
+    kept: Option<Kept>,
+}
+
+/// State of a port whose record is kept.
+#[derive(Debug, Default)]
+struct Kept {
+    /// Whether a client has come or gone since the last record.
+    has_changed: bool,
 }
 
 impl Port {
@@ -139,6 +149,7 @@ impl Port {
             connects: LogLimit::default(),
             warnings: LogLimit::default(),
             is_suspended: false,
+            kept: None,
         }
     }
 
@@ -275,6 +286,7 @@ impl Port {
         self.io.poll(socket.as_fd(), PollFlags::IN, self.task, self.token(Kind::Message));
         let session = Session::new(socket, self.new_client(controller));
         self.state = ClientState::Connected(Box::new(session));
+        self.keep_session(now_ns);
     }
 
     fn count_rejected(&mut self, why: &str, now_ns: u64) {
@@ -307,6 +319,7 @@ impl Port {
         self.io.cancel(self.task, self.token(Kind::Message));
         self.stop_awaiting_room();
         let unmapped = session.end(&mut self.deferred_close);
+        self.kept.iter_mut().for_each(|kept| kept.has_changed = true);
         self.state = ClientState::Leaving(FinalReset::begin(controller, subsystem, unmapped, now_ns));
     }
 
@@ -399,7 +412,7 @@ impl Port {
         work + 1
     }
 
-    fn session(&self) -> Option<&Session> {
+    pub(crate) fn session(&self) -> Option<&Session> {
         match &self.state {
             ClientState::Connected(session) => Some(session),
             _ => None,
@@ -536,6 +549,64 @@ impl Drop for Port {
     }
 }
 
+/// Records that are kept outside of this process, in case that it dies.
+impl Port {
+    /// Begins to keep the port: it [needs a record](Self::needs_record) from now on whenever it has changed.
+    pub(crate) fn keep(&mut self, controller: &mut Controller, now_ns: u64) {
+        self.kept = Some(Kept { has_changed: true });
+        controller.keep();
+        self.keep_session(now_ns);
+    }
+
+    fn keep_session(&mut self, now_ns: u64) {
+        let (Some(kept), ClientState::Connected(session)) = (&mut self.kept, &mut self.state) else { return };
+        kept.has_changed = true;
+        match Progress::new() {
+            Ok(progress) => session.keep(progress),
+            Err(error) => {
+                let drive = &self.config.name;
+                limited!(warn, self.warnings, now_ns, drive, "a client is lost if the daemon dies: {error}");
+            }
+        }
+    }
+
+    /// Returns whether answers or results wait until a record is kept.
+    #[inline]
+    pub(crate) fn needs_record(&self, controller: &Controller) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.has_changed)
+            || controller.has_results()
+            || self.session().is_some_and(Session::has_changed)
+    }
+
+    /// Sends everything that has waited for a record, after one was kept.
+    pub(crate) fn kept(&mut self, controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) {
+        self.kept.iter_mut().for_each(|kept| kept.has_changed = false);
+        self.let_go(controller, subsystem, now_ns);
+    }
+
+    /// Sends everything that waits for a record, although none could be kept yet.
+    pub(crate) fn let_go(&mut self, controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) {
+        controller.release_results();
+        if self.session().is_some_and(Session::has_changed) {
+            self.converse(controller, subsystem, now_ns, |session, _| session.kept());
+            self.watch_room();
+        }
+        if let ClientState::Connected(session) = &mut self.state {
+            self.counters.interrupts += session.client.function.interrupt(controller);
+        }
+    }
+
+    /// Keeps no record any more.
+    pub(crate) fn stop_keeping(&mut self, controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) {
+        self.kept = None;
+        self.let_go(controller, subsystem, now_ns);
+        controller.stop_keeping();
+        if self.session().is_some_and(|session| session.progress().is_some()) {
+            self.converse(controller, subsystem, now_ns, |session, _| session.stop_keeping());
+        }
+    }
+}
+
 /// Hand-over to another process, and its counterpart there.
 impl Port {
     /// Returns the listener and the session, if they can be handed over now.
@@ -603,9 +674,10 @@ impl Port {
         controller: &Controller,
         part: &mut Reader<'_>,
         incoming: &Incoming,
+        left: Option<&Left>,
     ) -> Result<(), HandOverError> {
         let client = self.new_client(controller);
-        let session = take_session(part, incoming, client)?;
+        let session = take_session(part, incoming, client, left)?;
         self.io.poll(session.as_fd(), PollFlags::IN, self.task, self.token(Kind::Message));
         self.state = ClientState::Connected(Box::new(session));
         Ok(())
@@ -653,9 +725,13 @@ impl Port {
             return Arm::Asleep { until: None };
         }
         if self.is_vacant() {
-            return Arm::Asleep { until: self.acceptor.retry_ns(now_ns) };
+            let needs_record = self.kept.is_some() && self.needs_record(controller);
+            return if needs_record { Arm::Busy } else { Arm::Asleep { until: self.acceptor.retry_ns(now_ns) } };
         }
         if self.session().is_some_and(Session::is_ready) || controller.arm(subsystem) {
+            return Arm::Busy;
+        }
+        if self.kept.is_some() && self.needs_record(controller) {
             return Arm::Busy;
         }
         // Stores to mapped doorbells cause no event.

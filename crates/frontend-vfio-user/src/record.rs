@@ -7,18 +7,24 @@
 use super::Listener;
 use super::client::Client;
 use super::config_space::HEADER_SIZE;
+use super::kept::Left;
 use super::port::{Config, Port};
 use super::session::Session;
+use sluice_command::handover::{Commands, Queues, Segment};
 use sluice_command::record::{Need, Reader, RecordError, Writer};
-use sluice_controller::{CannotHandOver, Controller, ControllerRecord, DoorbellMode, Subsystem};
+use sluice_controller::{
+    CannotHandOver, Controller, ControllerRecord, DoorbellMode, QUEUE_ENTRIES_MAX, Remains, Subsystem,
+};
 use sluice_frontend::record::list;
 pub(super) use sluice_frontend::record::{HandOverError, Incoming, Outgoing, option};
 use sluice_memory::{Backing, MAX_REGIONS, Permissions, RegionMemory, SharedRegion, Space};
+use sluice_nvme::CompletionEntry;
 use sluice_reactor::{Io, TaskId};
 use sluice_vfio_user::{Connection, MAX_MESSAGE_SIZE, MAX_UNSENT, MAX_UNSENT_FDS, Unfinished};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use zerocopy::{IntoBytes, transmute};
 
 /// Descriptors that a client may have sent with the bytes of an unfinished message.
 const RECEIVED_FDS_MAX: usize = 512;
@@ -35,6 +41,7 @@ mod part {
     pub(super) const PORT: u16 = 3;
     pub(super) const SPACE: u16 = 4;
     pub(super) const CLIENT: u16 = 5;
+    pub(super) const KEPT: u16 = 6;
 }
 
 /// Bytes of a record, and the descriptors that they name.
@@ -54,6 +61,39 @@ pub(super) fn hand_over(
     subsystem: &Subsystem,
     now_ns: u64,
 ) -> Result<SocketRecord, HandOverError> {
+    let (writer, outgoing) = write(port, controller, subsystem, now_ns)?;
+    let record = SocketRecord { bytes: writer.finish(), fds: outgoing.finish()? };
+    port.suspend();
+    Ok(record)
+}
+
+/// Returns the record of a port at work, with the descriptors of the segments that have its commands in flight.
+///
+/// # Errors
+/// Something is under way that only this process can finish.
+pub(super) fn keep(
+    port: &Port,
+    controller: &Controller,
+    subsystem: &Subsystem,
+    now_ns: u64,
+) -> Result<SocketRecord, HandOverError> {
+    let (mut writer, mut outgoing) = write(port, controller, subsystem, now_ns)?;
+    writer.part(part::KEPT, Need::Required, |part| {
+        outgoing.put(part, controller.handover_fd());
+        outgoing.put(part, subsystem.handover_fd());
+        part.list(controller.results(), |part, result| part.raw(result.as_bytes()));
+        let session = port.session().and_then(|session| Some((session.progress()?, session.connection())));
+        part.option(session, |part, (progress, connection)| progress.put(part, &mut outgoing, connection));
+    });
+    Ok(SocketRecord { bytes: writer.finish(), fds: outgoing.finish()? })
+}
+
+fn write(
+    port: &Port,
+    controller: &Controller,
+    subsystem: &Subsystem,
+    now_ns: u64,
+) -> Result<(Writer, Outgoing), HandOverError> {
     let record = controller.record(subsystem)?.encode(now_ns);
     let (listener, session) = port.to_hand_over()?;
     let mut outgoing = Outgoing::default();
@@ -74,9 +114,7 @@ pub(super) fn hand_over(
     if let Some(session) = session {
         writer.part(part::CLIENT, Need::Required, |part| session.put(part, &mut outgoing));
     }
-    let record = SocketRecord { bytes: writer.finish(), fds: outgoing.finish()? };
-    port.suspend();
-    Ok(record)
+    Ok((writer, outgoing))
 }
 
 /// Writes the regions of a space. Returns false if the descriptor of one was not kept.
@@ -129,6 +167,8 @@ pub struct IncomingSocket {
     port: Vec<u8>,
     space: Vec<u8>,
     client: Option<Vec<u8>>,
+    /// What a process that has died has left besides.
+    kept: Option<Vec<u8>>,
     incoming: Incoming,
 }
 
@@ -141,7 +181,7 @@ impl IncomingSocket {
         let incoming = Incoming(record.fds);
         let mut found: BTreeMap<u16, Vec<u8>> = BTreeMap::new();
         Reader::new(&record.bytes, 0).parts(|tag, mut fields| {
-            let is_known = (part::LISTENER..=part::CLIENT).contains(&tag);
+            let is_known = (part::LISTENER..=part::KEPT).contains(&tag);
             if is_known {
                 found.insert(tag, fields.rest().to_vec());
             }
@@ -154,9 +194,9 @@ impl IncomingSocket {
         let doorbells = incoming.take(&mut fields)?;
         let controller = fields.bytes(CONTROLLER_MAX)?.to_vec();
         let (port, space) = (take(part::PORT)?, take(part::SPACE)?);
-        let client = take(part::CLIENT).ok();
+        let (client, kept) = (take(part::CLIENT).ok(), take(part::KEPT).ok());
         let listener = take_listener(&mut Reader::new(&listener, 0), &incoming)?;
-        Ok(Self { listener, controller, doorbells, port, space, client, incoming })
+        Ok(Self { listener, controller, doorbells, port, space, client, kept, incoming })
     }
 
     /// Returns the socket, on which no client is accepted yet.
@@ -177,7 +217,7 @@ impl IncomingSocket {
         now_ns: u64,
     ) -> Result<Port, HandOverError> {
         let (number, task, io) = at;
-        let Self { listener, controller: record, doorbells, port, space, client, incoming } = self;
+        let Self { listener, controller: record, doorbells, port, space, client, kept, incoming } = self;
         let record = ControllerRecord::decode(&record, now_ns)?;
         let length = controller.doorbells().len();
         let doorbells = SharedRegion::from_fd(doorbells, 0, length)?;
@@ -186,12 +226,33 @@ impl IncomingSocket {
         next.suspend();
         next.take(&mut Reader::new(&port, now_ns))?;
         take_space(&mut Reader::new(&space, now_ns), &incoming, next.space_mut())?;
-        controller.take_over(subsystem, record, doorbells, next.space(), now_ns)?;
+        let left = match kept {
+            None => {
+                controller.take_over(subsystem, record, doorbells, next.space(), now_ns)?;
+                None
+            }
+            Some(kept) => {
+                let (remains, left) = take_kept(&mut Reader::new(&kept, now_ns), &incoming)?;
+                controller.recover(subsystem, record, doorbells, remains, next.space(), now_ns)?;
+                left
+            }
+        };
         if let Some(client) = client {
-            next.take_client(controller, &mut Reader::new(&client, now_ns), &incoming)?;
+            next.take_client(controller, &mut Reader::new(&client, now_ns), &incoming, left.as_ref())?;
         }
         Ok(next)
     }
+}
+
+/// Reads what a process that has died has left.
+fn take_kept(part: &mut Reader<'_>, incoming: &Incoming) -> Result<(Remains, Option<Left>), HandOverError> {
+    let queues = Segment::<Queues>::read(incoming.take(part)?)?;
+    let commands = Segment::<Commands>::read(incoming.take(part)?)?;
+    let results = part.list(QUEUE_ENTRIES_MAX as usize, |part| {
+        Ok(transmute!(part.array::<{ CompletionEntry::SIZE }>()?))
+    })?;
+    let left = option(part, |part| Left::take(part, incoming))?;
+    Ok((Remains { queues, commands, results }, left))
 }
 
 impl Listener {
@@ -233,6 +294,7 @@ pub(super) fn take_session(
     part: &mut Reader<'_>,
     incoming: &Incoming,
     mut client: Client,
+    left: Option<&Left>,
 ) -> Result<Session, HandOverError> {
     let socket = incoming.take(part)?;
     let received = part.bytes(2 * MAX_MESSAGE_SIZE)?.to_vec();
@@ -245,8 +307,11 @@ pub(super) fn take_session(
     let surplus_fds = part.get::<u32>()? as usize;
     client.take(part, incoming)?;
     let unfinished = Unfinished { received, received_fds, unsent, attached };
-    let connection = Connection::resume(socket.into(), unfinished);
-    let connection = connection.ok_or(RecordError::Invalid("unfinished message"))?;
+    let connection = match left {
+        Some(left) => left.resume(socket.into(), unfinished)?,
+        None => Connection::resume(socket.into(), unfinished)
+            .ok_or(RecordError::Invalid("unfinished message"))?,
+    };
     Ok(Session::resume(connection, client, surplus_fds))
 }
 

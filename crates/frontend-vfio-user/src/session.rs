@@ -4,11 +4,12 @@ use super::client::{self, Client, Context, Next, Refusal};
 use super::client_dma::ClientDma;
 use super::deferred_close::{Backlog, DeferredClose};
 use super::descriptor;
+use super::kept::Progress;
 use super::reset::Waiting;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_frontend::limited;
 use sluice_memory::Removed;
-use sluice_vfio_user::{Connection, Error, Header, Sender};
+use sluice_vfio_user::{Command, Connection, Error, Header, Sender};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -59,6 +60,8 @@ pub(super) struct Session {
     readable: bool,
     surplus_fds: usize,
     client_dma: ClientDma,
+    /// Progress of a session that is kept.
+    progress: Option<Progress>,
 }
 
 impl Session {
@@ -71,13 +74,63 @@ impl Session {
             readable: true,
             surplus_fds: 0,
             client_dma: ClientDma::default(),
+            progress: None,
         }
     }
 
     /// Continues a client of another process. The first turn looks for messages.
     pub(super) fn resume(connection: Connection, client: Client, surplus_fds: usize) -> Self {
         let (reply, client_dma) = (Vec::new(), ClientDma::default());
-        Self { connection, client, reply, waiting: None, readable: true, surplus_fds, client_dma }
+        let (waiting, readable, progress) = (None, true, None);
+        Self { connection, client, reply, waiting, readable, surplus_fds, client_dma, progress }
+    }
+
+    /// Keeps the session from now on: messages stay in the socket until they are handled, and changes are answered
+    /// when a record is [kept](Self::kept).
+    pub(super) fn keep(&mut self, progress: Progress) {
+        self.connection.leave_in_socket();
+        self.progress = Some(progress);
+    }
+
+    /// Returns the progress of a session that is kept.
+    pub(super) fn progress(&self) -> Option<&Progress> {
+        self.progress.as_ref()
+    }
+
+    /// Returns whether an answer waits for a record.
+    pub(super) fn has_changed(&self) -> bool {
+        self.progress.as_ref().is_some_and(|progress| progress.has_changed)
+    }
+
+    /// Answers what has waited for a record, which is kept now.
+    pub(super) fn kept(&mut self) -> Result<usize, Ended> {
+        let Some(progress) = &mut self.progress else { return Ok(0) };
+        progress.answered(self.connection.position().0);
+        self.connection.let_go()?;
+        self.release()?;
+        Ok(1)
+    }
+
+    /// Does not keep the session any more.
+    pub(super) fn stop_keeping(&mut self) -> Result<usize, Ended> {
+        self.kept()?;
+        self.connection.take_from_socket()?;
+        self.progress = None;
+        Ok(1)
+    }
+
+    /// Takes handled messages from the socket, in which those of a kept session stay. Returns whether there were
+    /// some.
+    fn release(&mut self) -> Result<bool, Ended> {
+        let Some(progress) = self.progress.as_ref().filter(|progress| !progress.has_changed) else {
+            return Ok(false);
+        };
+        let (position, unreleased) = self.connection.position();
+        if unreleased > 0 {
+            progress.taken(position);
+            self.connection.release()?;
+        }
+        Ok(unreleased > 0)
     }
 
     pub(super) fn connection(&self) -> &Connection {
@@ -100,7 +153,7 @@ impl Session {
 
     /// Returns whether a turn would look for a message.
     pub(super) fn is_ready(&self) -> bool {
-        self.readable && self.waiting.is_none()
+        self.readable && self.waiting.is_none() && !self.has_changed()
     }
 
     /// Returns whether answers wait for room in the client's socket.
@@ -118,10 +171,16 @@ impl Session {
         let mut handled = 0;
         while self.is_ready() && handled < MAX_MESSAGES_PER_TURN {
             if !self.handle_next(context)? {
+                if self.release()? {
+                    continue;
+                }
                 self.readable = false;
                 break;
             }
             handled += 1;
+        }
+        if self.progress.is_some() {
+            self.release()?;
         }
         Ok(handled)
     }
@@ -132,6 +191,7 @@ impl Session {
         let Some(message) = receiver.receive(socket)? else { return Ok(false) };
         let (header, mut fds) = (message.header, message.fds);
         context.counters.messages += 1;
+        let doorbells = context.counters.doorbells;
         if header.is_reply() {
             // Replies to DMA requests have no descriptors, and a close on this thread could block.
             if !fds.is_empty() {
@@ -154,6 +214,17 @@ impl Session {
             }
             next => next,
         };
+        if let Some(progress) = &mut self.progress {
+            match next {
+                // The message stays until its wait is over.
+                Ok(Next::Wait(_)) => {}
+                Ok(_) if header.command != Command::REGION_READ && context.counters.doorbells == doorbells => {
+                    progress.has_changed = true;
+                    sender.hold();
+                }
+                _ => progress.handled(receiver.position()),
+            }
+        }
         match next {
             Ok(Next::Reply) => answer(sender, socket, &header, &self.reply, &[])?,
             Ok(Next::ReplyWithDoorbells) => {
@@ -188,6 +259,10 @@ impl Session {
             sluice_frontend::drop_later(removed);
         }
         let (socket, _, sender) = self.connection.halves();
+        if let Some(progress) = &mut self.progress {
+            progress.has_changed = true;
+            sender.hold();
+        }
         answer(sender, socket, &header, &self.reply, &[])?;
         Ok(1)
     }

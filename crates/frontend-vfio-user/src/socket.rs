@@ -80,6 +80,39 @@ impl Socket {
         subsystem.resume();
     }
 
+    /// Begins to keep all sockets of a drive, and returns whether there are some.
+    pub fn keep(drive: &mut Drive, now_ns: u64) {
+        let (sockets, _) = drive.frontends_mut::<Self>();
+        sockets.for_each(|socket| socket.port.keep(&mut socket.controller, now_ns));
+    }
+
+    /// Returns the records of all sockets of a drive at work.
+    ///
+    /// # Errors
+    /// Something is under way that only this process can finish.
+    pub fn records(drive: &Drive, now_ns: u64) -> Result<Vec<SocketRecord>, HandOverError> {
+        let record = |socket: &Self| record::keep(&socket.port, &socket.controller, drive.subsystem(), now_ns);
+        drive.frontends::<Self>().map(record).collect()
+    }
+
+    /// Sends everything that has waited for records, after they were kept.
+    pub fn kept(drive: &mut Drive, now_ns: u64) {
+        let (sockets, subsystem) = drive.frontends_mut::<Self>();
+        sockets.for_each(|socket| socket.port.kept(&mut socket.controller, subsystem, now_ns));
+    }
+
+    /// Sends everything that waits for records, although they could not be kept yet.
+    pub fn let_go(drive: &mut Drive, now_ns: u64) {
+        let (sockets, subsystem) = drive.frontends_mut::<Self>();
+        sockets.for_each(|socket| socket.port.let_go(&mut socket.controller, subsystem, now_ns));
+    }
+
+    /// Keeps no records any more.
+    pub fn stop_keeping(drive: &mut Drive, now_ns: u64) {
+        let (sockets, subsystem) = drive.frontends_mut::<Self>();
+        sockets.for_each(|socket| socket.port.stop_keeping(&mut socket.controller, subsystem, now_ns));
+    }
+
     /// Adds a socket of another process to a drive, in place of [`listen`](Self::listen). It stays suspended, and
     /// its paths stay when it is dropped, until it [goes on](Self::go_on).
     ///
@@ -179,6 +212,10 @@ impl Frontend for Socket {
 }
 
 impl NvmeFrontend for Socket {
+    fn needs_record(&self) -> bool {
+        self.port.needs_record(&self.controller)
+    }
+
     fn migratable(&self) -> Option<&Controller> {
         Some(&self.controller)
     }

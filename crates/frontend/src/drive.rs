@@ -1,6 +1,7 @@
 //! A drive: one subsystem with its front-ends, as one task of a reactor.
 
 use crate::frontends::Frontends;
+use crate::keeper::Keeper;
 use crate::nvme::{NewFrontend, NvmeFrontend};
 use crate::remote_queues::{Migration, RemoteGroups, RemoteHandle};
 use crate::token::FrontendToken;
@@ -25,6 +26,7 @@ pub struct Drive {
     transitions: Arc<AtomicU64>,
     /// Space without memory, for turns of the subsystem without a host.
     no_memory: Space,
+    keeper: Option<Box<dyn Keeper>>,
 }
 
 impl Drive {
@@ -32,7 +34,26 @@ impl Drive {
     pub fn new(task: TaskId, io: Io, subsystem: Subsystem) -> Self {
         let (frontends, remote_groups) = (Frontends::default(), RemoteGroups::default());
         let (transitions, no_memory) = (Arc::default(), Space::new());
-        Self { task, io, subsystem, frontends, remote_groups, transitions, no_memory }
+        Self { task, io, subsystem, frontends, remote_groups, transitions, no_memory, keeper: None }
+    }
+
+    /// Has the records of the drive kept from now on, the first one at once. Returns whether it was kept.
+    pub fn keep(&mut self, keeper: Box<dyn Keeper>, now_ns: u64) -> bool {
+        self.keeper = Some(keeper);
+        self.keep_record(now_ns)
+    }
+
+    /// Returns whether records of the drive are kept.
+    pub fn is_kept(&self) -> bool {
+        self.keeper.is_some()
+    }
+
+    #[cold]
+    fn keep_record(&mut self, now_ns: u64) -> bool {
+        let Some(mut keeper) = self.keeper.take() else { return false };
+        let is_kept = keeper.keep(self, now_ns);
+        self.keeper = is_kept.then_some(keeper);
+        is_kept
     }
 
     /// Counts in this number, from now on, each time that a first host comes or the last one goes.
@@ -114,7 +135,10 @@ impl Drive {
     /// Starts the migration of a queue group to a remote task. The group leaves when its commands have ended.
     pub fn migrate_group(&mut self, migration: Migration) {
         let Self { subsystem, frontends, remote_groups, .. } = self;
+        let is_kept = self.keeper.is_some();
         match frontends.iter_mut().find_map(|frontend| frontend.group_owner()) {
+            // The segments of other reactors are in no record.
+            Some(_) if is_kept => (migration.answer)(Err(CannotMigrate("its records are kept by a holder"))),
             Some(owner) => remote_groups.begin(migration, owner.controller, subsystem),
             None => {
                 (migration.answer)(Err(CannotMigrate("queues of hosts on the network stay with their drive")))
@@ -194,6 +218,9 @@ impl Task for Drive {
         }
         if self.remote_groups.are_some() {
             self.advance_remote_groups(now_ns);
+        }
+        if self.keeper.is_some() && self.frontends.iter().any(|frontend| frontend.needs_record()) {
+            self.keep_record(now_ns);
         }
         match served.is_vacant {
             // Layers receive events of their devices and functions without a host, too.

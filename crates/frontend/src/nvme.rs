@@ -15,6 +15,11 @@ pub trait NvmeFrontend: Frontend<Backend = Subsystem> {
         None
     }
 
+    /// Returns whether something waits until a record of the drive is [kept](crate::Keeper).
+    fn needs_record(&self) -> bool {
+        false
+    }
+
     /// Returns the same controller, with its client.
     fn group_owner(&mut self) -> Option<GroupOwner<'_>> {
         None

@@ -74,6 +74,13 @@ pub struct Message {
     pub fds: Vec<OwnedFd>,
 }
 
+impl Message {
+    /// Returns the kind, which the two processes have agreed on.
+    pub fn kind(&self) -> u16 {
+        self.kind
+    }
+}
+
 /// End of the socket between two processes.
 #[derive(Debug)]
 pub struct Channel(OwnedFd);
@@ -108,7 +115,10 @@ impl Channel {
     }
 
     /// Sends a message, in several packets if one has no room for it.
-    pub(crate) fn send(
+    ///
+    /// # Errors
+    /// The other process is gone, or does not receive in time. The channel is of no use after that.
+    pub fn send(
         &self,
         kind: u16,
         bytes: &[u8],
@@ -161,7 +171,10 @@ impl Channel {
     }
 
     /// Receives the next message.
-    pub(crate) fn receive(&self, until: Instant) -> Result<Message, ChannelError> {
+    ///
+    /// # Errors
+    /// The other process is gone, sends nothing in time, or no message.
+    pub fn receive(&self, until: Instant) -> Result<Message, ChannelError> {
         let mut message: Option<Message> = None;
         let mut buffer = vec![0; HEADER + BYTES_OF_PACKET];
         loop {

@@ -1,6 +1,6 @@
 //! A socket with its two halves.
 
-use crate::{Errno, Error, Header, Message, Receiver, Sender};
+use crate::{Errno, Error, Header, Message, Receiver, Sender, receiver};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
@@ -49,6 +49,55 @@ impl Connection {
             unsent: self.sender.unsent(),
             attached: self.sender.attached().collect(),
         }
+    }
+
+    /// Takes bytes from the socket that another process has read and handled.
+    ///
+    /// # Errors
+    /// They are not there.
+    pub fn skip(socket: &UnixStream, count: usize) -> Result<(), Error> {
+        receiver::skip(socket.as_fd(), count)
+    }
+
+    /// Leaves received messages in the socket, from now on, until they are [released](Self::release). So a
+    /// successor finds them there if this process dies.
+    pub fn leave_in_socket(&mut self) {
+        self.receiver.leave_in_socket();
+    }
+
+    /// Returns the number of bytes of the stream that were handed out, and of those the ones still in the socket.
+    pub fn position(&self) -> (u64, usize) {
+        (self.receiver.position(), self.receiver.unreleased())
+    }
+
+    /// Takes the messages that were handed out from the socket.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    pub fn release(&mut self) -> Result<(), Error> {
+        self.receiver.release(self.socket.as_fd())
+    }
+
+    /// Receives as usual from now on.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    pub fn take_from_socket(&mut self) -> Result<(), Error> {
+        self.receiver.take_from_socket(self.socket.as_fd())
+    }
+
+    /// Keeps messages to be sent, until they are [let go](Self::let_go).
+    pub fn hold(&mut self) {
+        self.sender.hold();
+    }
+
+    /// Sends the messages that were held, as far as the socket has room.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    pub fn let_go(&mut self) -> Result<(), Error> {
+        self.sender.let_go();
+        self.flush().map(drop)
     }
 
     pub fn new(socket: UnixStream) -> Self {

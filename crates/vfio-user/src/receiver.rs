@@ -1,7 +1,7 @@
 //! The receiving half of a connection: bytes in, whole messages out.
 
 use crate::{Errno, Error, Header, MAX_MESSAGE_FDS, MAX_MESSAGE_SIZE};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recv, recvmsg};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,11 +41,16 @@ pub struct Receiver {
     consumed: u64,
     /// Descriptors with the position in the stream of the byte they belong to, in order.
     fds: Vec<(u64, OwnedFd)>,
+    /// Whether messages stay in the socket until they are [released](Self::release).
+    stays: bool,
+    /// With `stays`: end of the bytes in the buffer that are not in the socket any more.
+    owned: usize,
 }
 
 impl Default for Receiver {
     fn default() -> Self {
-        Self { buffer: vec![0; INITIAL_BUFFER], start: 0, end: 0, consumed: 0, fds: Vec::new() }
+        let buffer = vec![0; INITIAL_BUFFER];
+        Self { buffer, start: 0, end: 0, consumed: 0, fds: Vec::new(), stays: false, owned: 0 }
     }
 }
 
@@ -58,14 +63,51 @@ impl Receiver {
         receiver
     }
 
-    /// Returns the bytes that were received and not handed out.
+    /// Leaves messages in the socket, from now on, until they are [released](Self::release). So a successor
+    /// finds them there if this process dies.
+    pub(crate) fn leave_in_socket(&mut self) {
+        if !self.stays {
+            (self.stays, self.owned) = (true, self.end);
+        }
+    }
+
+    /// Receives as usual from now on.
+    pub(crate) fn take_from_socket(&mut self, socket: BorrowedFd<'_>) -> Result<(), Error> {
+        if std::mem::take(&mut self.stays) {
+            skip(socket, self.end.saturating_sub(self.owned))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of bytes of the stream that were handed out.
+    pub fn position(&self) -> u64 {
+        self.consumed
+    }
+
+    /// Returns the number of bytes that were handed out and are still in the socket.
+    pub(crate) fn unreleased(&self) -> usize {
+        if self.stays { self.start.saturating_sub(self.owned) } else { 0 }
+    }
+
+    /// Takes the messages that were handed out from the socket.
+    pub(crate) fn release(&mut self, socket: BorrowedFd<'_>) -> Result<(), Error> {
+        let count = self.unreleased();
+        skip(socket, count)?;
+        self.owned += count;
+        Ok(())
+    }
+
+    /// Returns the bytes that were received and not handed out, without those that are still in the socket.
     pub(crate) fn received(&self) -> &[u8] {
-        &self.buffer[self.start..self.end]
+        let end = if self.stays { self.owned.max(self.start) } else { self.end };
+        &self.buffer[self.start..end]
     }
 
     /// Returns the descriptors of these bytes, each with the position of the byte that it belongs to.
     pub(crate) fn received_fds(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>)> {
-        self.fds.iter().map(|(position, fd)| (position - self.consumed, fd.as_fd()))
+        let end = self.received().len() as u64;
+        let received = self.fds.iter().map(|(position, fd)| (position - self.consumed, fd.as_fd()));
+        received.filter(move |(position, _)| *position < end)
     }
 
     /// Returns the next message, or `None` if the socket has none at the moment.
@@ -115,10 +157,17 @@ impl Receiver {
         if self.fds.len() > MAX_MESSAGE_FDS {
             return Err(Error::TooManyFds);
         }
-        self.make_room()?;
+        let needed = self.announced()?.map_or(Header::SIZE, |header| header.size as usize);
+        let known = match self.stays {
+            true if self.unreleased() > 0 => return Ok(false),
+            true => self.look_again(socket, needed)?,
+            false => 0,
+        };
+        self.make_room(needed);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let peek = if self.stays { RecvFlags::PEEK } else { RecvFlags::empty() };
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | peek;
         let mut into = [IoSliceMut::new(&mut self.buffer[self.end..])];
         let read = loop {
             match recvmsg(socket, &mut into, &mut ancillary, flags) {
@@ -130,6 +179,11 @@ impl Receiver {
         match read.bytes {
             0 if self.start == self.end => return Err(Error::Closed),
             0 => return Err(Error::ClosedInsideMessage),
+            // No more of the incomplete message has arrived.
+            bytes if self.stays && bytes <= known => {
+                self.end += bytes;
+                return Ok(false);
+            }
             bytes => self.end += bytes,
         }
         self.keep_fds(ancillary);
@@ -137,15 +191,30 @@ impl Receiver {
         if read.flags.contains(ReturnFlags::CTRUNC) { Err(Error::TooManyFds) } else { Ok(true) }
     }
 
+    /// Prepares another look at a socket in which an incomplete message of `needed` bytes stays. Returns the bytes
+    /// that will be read once more.
+    fn look_again(&mut self, socket: BorrowedFd<'_>, needed: usize) -> Result<usize, Error> {
+        let known = self.end - self.start;
+        let is_short = needed <= INITIAL_BUFFER;
+        if is_short && self.fds.is_empty() && self.owned <= self.start {
+            self.end = self.start;
+            self.owned = self.end;
+            return Ok(known);
+        }
+        // A second read would bring the descriptors once more, and reads of a long message add up.
+        skip(socket, self.end - self.owned.max(self.start))?;
+        self.owned = self.end;
+        Ok(0)
+    }
+
     /// Moves the remaining bytes to the front, and makes the buffer long enough for the message they begin.
-    fn make_room(&mut self) -> Result<(), Error> {
-        let needed = self.announced()?.map_or(Header::SIZE, |header| header.size as usize);
+    fn make_room(&mut self, needed: usize) {
         self.buffer.copy_within(self.start..self.end, 0);
+        self.owned = self.owned.saturating_sub(self.start);
         (self.start, self.end) = (0, self.end - self.start);
         if self.buffer.len() < needed {
             self.buffer.resize(needed, 0);
         }
-        Ok(())
     }
 
     /// Records the byte that the descriptors of a read belong to.
@@ -157,6 +226,21 @@ impl Receiver {
             }
         }
     }
+}
+
+/// Takes bytes from a socket that were read before.
+pub(crate) fn skip(socket: BorrowedFd<'_>, count: usize) -> Result<(), Error> {
+    let (mut left, mut into) = (count, [0; 1024]);
+    while left > 0 {
+        let length = left.min(into.len());
+        match recv(socket, &mut into[..length], RecvFlags::DONTWAIT) {
+            Err(Errno::INTR) => {}
+            Ok((_, 0)) => return Err(Error::Closed),
+            Ok((_, taken)) => left -= taken,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ pub struct Sender {
     sent: u64,
     /// Kept messages with descriptors, in order.
     attached: VecDeque<Attached>,
+    /// Whether messages wait until the sender is [let go](Self::let_go).
+    is_held: bool,
 }
 
 /// A kept message with descriptors that are not sent yet. The descriptors are sent with the first byte of the
@@ -50,7 +52,7 @@ impl Sender {
             messages.push_back(Attached { position, size: size as usize, fds });
         }
         let fits = end <= unsent.len() as u64 && unsent.len() <= MAX_UNSENT;
-        fits.then(|| Self { unsent: unsent.into(), sent: 0, attached: messages })
+        fits.then(|| Self { unsent: unsent.into(), sent: 0, attached: messages, is_held: false })
     }
 
     /// Returns the unsent bytes.
@@ -86,8 +88,21 @@ impl Sender {
         if sent == size { Ok(()) } else { self.keep(message, sent, fds) }
     }
 
+    /// Keeps messages from now on, whether the socket has room or not.
+    pub fn hold(&mut self) {
+        self.is_held = true;
+    }
+
+    /// Sends messages again, with the next [`flush`](Self::flush).
+    pub fn let_go(&mut self) {
+        self.is_held = false;
+    }
+
     /// Sends kept messages, as far as the socket has room. Returns true when nothing is left.
     pub fn flush(&mut self, socket: BorrowedFd<'_>) -> Result<bool, Error> {
+        if self.is_held {
+            return Ok(false);
+        }
         while !self.unsent.is_empty() {
             let sent = self.transmit_kept(socket)?;
             if sent == 0 {

@@ -267,6 +267,7 @@ impl Controller {
         let Some(cq) = &mut self.cqs[usize::from(id)] else { return };
         match cq.service {
             Service::On => {}
+            Service::Kept => return self.hold_result(entry),
             Service::Unmapped => return self.hold_completion(id, entry),
             Service::Over => return cq.unreserve(1),
         }

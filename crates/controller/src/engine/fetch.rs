@@ -69,6 +69,8 @@ impl Controller {
             if left == 0 {
                 return 0;
             }
+            // Before any of their completions: a successor of this process repeats entries behind the head.
+            self.note_head(id);
             self.run_completions(subsystem, now_ns);
             if subsystem.has_moved_enough() {
                 self.give_back(id, left);
@@ -92,7 +94,7 @@ impl Controller {
             return 0;
         }
         let Some(cq) = &mut self.cqs[usize::from(sq.cq)] else { return 0 };
-        if cq.service != Service::On {
+        if !cq.service.takes() {
             return 0;
         }
         let wanted = sq.waiting(tail).min(most);

@@ -14,6 +14,7 @@ pub(crate) mod fetch;
 pub(crate) mod firsts;
 pub(crate) mod fused;
 pub(crate) mod intake;
+pub(crate) mod kept;
 pub(crate) mod mailbox;
 pub(crate) mod patience;
 pub(crate) mod pause;

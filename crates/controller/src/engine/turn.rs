@@ -24,7 +24,7 @@ impl Controller {
             self.drain_mailbox(subsystem, now_ns);
         }
         if self.is_due(now_ns) {
-            self.expire(subsystem, now_ns);
+            self.expire(subsystem, space, now_ns);
         }
         if self.client_dma.is_some() {
             work += client_dma::advance(self, subsystem, space, now_ns);
@@ -116,11 +116,14 @@ impl Controller {
 
     /// Handles timers of self-tests, interrupts, unmapped queues, and Keep Alive.
     #[cold]
-    fn expire(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
+    fn expire(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
         if !subsystem.is_held() {
             self_test::advance(self, subsystem, now_ns);
         }
         self.expire_interrupts(now_ns);
+        if !subsystem.is_held() && self.serves() {
+            self.repeat(subsystem, space, now_ns);
+        }
         self.check_unmapped_queues(now_ns);
         patience::expire(self, subsystem, now_ns);
         if self.owes_completions(subsystem) {

@@ -11,5 +11,6 @@ impl Controller {
             self.post_to(cq, entry);
         }
         self.note_posted();
+        self.hold_results();
     }
 }

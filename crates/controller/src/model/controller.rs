@@ -9,6 +9,7 @@ use crate::state::failures::Failures;
 use crate::state::features::Features;
 use crate::state::health::ErrorLog;
 use crate::state::interrupts::Interrupts;
+use crate::state::kept::Kept;
 use crate::state::limits::IO_QUEUES_MAX;
 use crate::state::patience::Patience;
 use crate::state::queue::{CompletionQueue, SubmissionQueue};
@@ -75,6 +76,8 @@ pub struct Controller {
     pub(crate) remote_groups: RemoteGroups,
     /// Number of I/O queues of each kind that the host may have.
     io_queues: u16,
+    /// State of a controller whose record is kept, in case that this process dies.
+    pub(crate) kept: Option<Box<Kept>>,
 }
 
 impl Controller {
@@ -119,6 +122,7 @@ impl Controller {
             priorities: Priorities::default(),
             remote_groups: RemoteGroups::default(),
             io_queues: IO_QUEUES_MAX,
+            kept: None,
         })
     }
 
@@ -250,7 +254,8 @@ impl Controller {
         ];
         // The compiler unrolls this loop, which is part of every turn that had work.
         let timers = all.iter().fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)));
-        timers.min(self.patience.next_ns())
+        let repeats = self.kept.as_ref().is_some_and(|kept| !kept.repeats.is_empty());
+        if repeats { 0 } else { timers.min(self.patience.next_ns()) }
     }
 
     /// Computes the next deadline, since timers may have changed. Later turns compare the clock with it.

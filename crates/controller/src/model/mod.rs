@@ -14,6 +14,7 @@ pub(crate) mod host_state;
 pub(crate) mod hosts;
 pub(crate) mod interrupts;
 pub(crate) mod jobs;
+pub(crate) mod kept;
 pub(crate) mod layers;
 pub(crate) mod management;
 pub(crate) mod namespace;

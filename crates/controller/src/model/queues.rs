@@ -97,9 +97,17 @@ impl Controller {
         self.note_tail(self.posted);
     }
 
-    fn note_tail(&mut self, cq: u16) {
+    pub(crate) fn note_tail(&mut self, cq: u16) {
         if let Some(queue) = &self.cqs[usize::from(cq)] {
             self.handover.get_mut().cqs[usize::from(cq)].index = queue.position();
+        }
+    }
+
+    /// Publishes the head of a submission queue to a successor of this process.
+    #[inline]
+    pub(crate) fn note_head(&mut self, id: u16) {
+        if let Some(sq) = &self.sqs[usize::from(id)] {
+            self.handover.get_mut().sqs[usize::from(id)].index = sq.head;
         }
     }
 
@@ -146,6 +154,7 @@ impl Controller {
         }
         self.interrupts.reset();
         self.unmapped = UnmappedQueues::default();
+        self.kept.iter_mut().for_each(|kept| kept.results.clear());
     }
 
     /// Takes the queues of a group out. A successor of this process must not serve them.
@@ -237,6 +246,7 @@ impl Controller {
         let id = usize::from(queue.id);
         self.handover.get_mut().cqs[id] = queue.record();
         self.cqs[id] = Some(queue);
+        self.hold_results();
     }
 
     /// Returns the memory of a new queue of `length` bytes at `iova`, or a shadow if only the client reaches

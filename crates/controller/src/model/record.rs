@@ -14,6 +14,7 @@ use sluice_memory::{Access, SharedRegion, Space};
 use sluice_nvme::opcode::admin;
 use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use std::mem;
+use std::os::fd::BorrowedFd;
 
 /// Methods of the process that hands over.
 impl Subsystem {
@@ -74,8 +75,21 @@ impl Subsystem {
     /// # Errors
     /// The drive is not [settled](Self::is_settled), or [cannot](Self::may_hand_over) be handed over.
     pub fn record(&self) -> Result<SubsystemRecord, CannotHandOver> {
-        self.may_hand_over()?;
         self.check_settled()?;
+        self.record_at_work()
+    }
+
+    /// Returns the descriptor of the segment with the commands in flight.
+    pub fn handover_fd(&self) -> BorrowedFd<'_> {
+        self.slab.handover_fd()
+    }
+
+    /// Returns the record of a drive at work, whose commands in flight are in its segment.
+    ///
+    /// # Errors
+    /// Work is under way that only this process can finish.
+    pub fn record_at_work(&self) -> Result<SubsystemRecord, CannotHandOver> {
+        self.may_hand_over()?;
         let events = &self.jobs.persistent_events;
         Ok(SubsystemRecord {
             namespaces: self.iter().map(Namespace::record).collect(),
@@ -167,11 +181,16 @@ impl Controller {
 /// Methods of the process that takes over.
 impl Subsystem {
     /// Takes a drive that another process hands over, which stays [held](Self::hold). Call it before its
-    /// controllers do.
+    /// controllers do. A drive of a process that has died may have grown.
     ///
     /// # Errors
     /// The namespaces are not those of the record.
-    pub fn take_over(&mut self, record: SubsystemRecord, now_ns: u64) -> Result<(), CannotHandOver> {
+    pub fn take_over(
+        &mut self,
+        record: SubsystemRecord,
+        may_have_grown: bool,
+        now_ns: u64,
+    ) -> Result<(), CannotHandOver> {
         let SubsystemRecord { namespaces, health, persistent_events, log_contexts, power_id } = record;
         if namespaces.len() != self.iter().count() {
             return Err(CannotHandOver("the other process finds other namespaces"));
@@ -181,7 +200,8 @@ impl Subsystem {
             let is_same = |namespace: &&mut Namespace| {
                 namespace.uuid() == record.uuid
                     && namespace.block_size() == record.block_size
-                    && namespace.blocks() == record.blocks
+                    && (namespace.blocks() == record.blocks
+                        || may_have_grown && namespace.blocks() > record.blocks)
             };
             let Some(namespace) = found.filter(is_same) else {
                 return Err(CannotHandOver("the other process finds a namespace with another size"));

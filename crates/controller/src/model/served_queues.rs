@@ -85,7 +85,7 @@ impl Controller {
                     && !queue.deleting
                     && cqs[usize::from(queue.cq)]
                         .as_mut()
-                        .is_some_and(|cq| cq.service == Service::On && cq.room(1, doorbells) > 0)
+                        .is_some_and(|cq| cq.service.takes() && cq.room(1, doorbells) > 0)
             })
     }
 }

@@ -14,7 +14,7 @@ impl Controller {
         subsystem.forget_memory(removed);
         self.remote_groups.recall(RecallCause::Memory);
         let lose = |service: &mut Service, memory: &Pages| {
-            let is_lost = *service == Service::On && removed.touches_pages(memory);
+            let is_lost = service.takes() && removed.touches_pages(memory);
             if is_lost {
                 *service = Service::Unmapped;
             }
@@ -78,7 +78,7 @@ impl Controller {
         let find = |service: &mut Service, memory: &mut Pages, address, access| {
             match space.queue(address, memory.len(), access) {
                 Ok(found) => *memory = found,
-                Err(_) if *service == Service::On => *service = Service::Unmapped,
+                Err(_) if service.takes() => *service = Service::Unmapped,
                 Err(_) => {}
             }
             *service == Service::Unmapped

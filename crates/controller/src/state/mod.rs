@@ -18,6 +18,7 @@ pub(crate) mod fused;
 pub(crate) mod health;
 pub(crate) mod identity;
 pub(crate) mod interrupts;
+pub(crate) mod kept;
 pub(crate) mod latency;
 pub(crate) mod limits;
 pub(crate) mod losses;

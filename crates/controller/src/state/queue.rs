@@ -125,10 +125,21 @@ impl SubmissionQueue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     On,
+    /// On, and completions wait until a [record](crate::Controller::record) of their effects is kept. Only the
+    /// admin completion queue of a controller that is kept.
+    Kept,
     /// Suspended while the memory is unmapped; it may come back.
     Unmapped,
     /// Ended.
     Over,
+}
+
+impl Service {
+    /// Returns whether commands that complete to such a queue are taken.
+    #[inline]
+    pub(crate) fn takes(self) -> bool {
+        matches!(self, Self::On | Self::Kept)
+    }
 }
 
 /// Completion queue in the host's memory.

@@ -1,0 +1,122 @@
+//! Progress of a client's session in shared memory, for a successor of this process if it dies.
+//!
+//! Messages stay in the socket until they are handled. A message that changes something is answered when a record
+//! with the change is kept. The words below are written before the system call that they announce. So a successor
+//! repeats a message that was not handled, and neither a message nor an answer twice.
+
+use super::record::{HandOverError, Incoming, Outgoing};
+use sluice_command::record::{Reader, RecordError, Writer};
+use sluice_memory::SharedRegion;
+use sluice_vfio_user::{Connection, MAX_MESSAGE_SIZE, Unfinished};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+/// Offsets of the words. Positions count the bytes of the client's stream since the words were made.
+mod word {
+    /// Position of the socket's next byte.
+    pub(super) const TAKEN: usize = 0;
+    /// End of the last message that was handled.
+    pub(super) const HANDLED: usize = 8;
+    /// Number of the last record whose answers were sent.
+    pub(super) const ANSWERED: usize = 16;
+}
+
+/// Bytes of the file with the words.
+const LENGTH: usize = 4096;
+
+/// Most bytes that were handled and are still in the socket.
+const SKIP_MAX: u64 = 2 * MAX_MESSAGE_SIZE as u64;
+
+/// Progress of a session that is kept.
+#[derive(Debug)]
+pub(super) struct Progress {
+    words: SharedRegion,
+    /// Whether an answer waits for a record.
+    pub(super) has_changed: bool,
+    /// Number of the next record.
+    number: u64,
+}
+
+impl Progress {
+    /// # Errors
+    /// There is no memory for the words.
+    pub(super) fn new() -> io::Result<Self> {
+        let words = SharedRegion::new("sluice-progress", LENGTH)?;
+        Ok(Self { words, has_changed: false, number: 1 })
+    }
+
+    /// Notes that a message is about to be answered without a record.
+    #[inline]
+    pub(super) fn handled(&self, position: u64) {
+        self.words.atomic_u64(word::HANDLED).store(position, Release);
+    }
+
+    /// Notes that handled messages are about to be taken from the socket.
+    pub(super) fn taken(&self, position: u64) {
+        self.words.atomic_u64(word::TAKEN).store(position, Release);
+    }
+
+    /// Notes that the answers of a kept record are about to be sent.
+    pub(super) fn answered(&mut self, position: u64) {
+        self.handled(position);
+        self.words.atomic_u64(word::ANSWERED).store(self.number, Release);
+        self.number += 1;
+        self.has_changed = false;
+    }
+
+    pub(super) fn put(&self, part: &mut Writer, outgoing: &mut Outgoing, connection: &Connection) {
+        let (position, _) = connection.position();
+        outgoing.put(part, self.words.fd());
+        part.put(self.number);
+        part.put(position);
+        part.put(position + connection.unfinished().received.len() as u64);
+    }
+}
+
+/// Progress of a session whose process has died.
+#[derive(Debug)]
+pub(super) struct Left {
+    words: SharedRegion,
+    number: u64,
+    /// End of the last message whose effect is in the record.
+    position: u64,
+    /// Position of the socket's next byte when the record was made.
+    taken: u64,
+}
+
+impl Left {
+    pub(super) fn take(part: &mut Reader<'_>, incoming: &Incoming) -> Result<Self, HandOverError> {
+        let words = SharedRegion::from_fd(incoming.take(part)?, 0, LENGTH)?;
+        Ok(Self { words, number: part.get()?, position: part.get()?, taken: part.get()? })
+    }
+
+    /// Continues the connection behind the last message that was handled.
+    ///
+    /// # Errors
+    /// The socket has other bytes than the words tell.
+    pub(super) fn resume(
+        &self,
+        socket: UnixStream,
+        mut unfinished: Unfinished<OwnedFd>,
+    ) -> Result<Connection, HandOverError> {
+        let at = |word| self.words.atomic_u64(word).load(Acquire);
+        let (handled, taken) = (at(word::HANDLED).max(self.position), at(word::TAKEN).max(self.taken));
+        if handled > self.position {
+            (unfinished.received, unfinished.received_fds) = (Vec::new(), Vec::new());
+        }
+        if at(word::ANSWERED) >= self.number {
+            (unfinished.unsent, unfinished.attached) = (Vec::new(), Vec::new());
+        }
+        if let Some(count) = handled.checked_sub(taken).filter(|count| *count > 0) {
+            if count > SKIP_MAX {
+                return Err(RecordError::Invalid("progress of a session").into());
+            }
+            self.words.atomic_u64(word::TAKEN).store(handled, Release);
+            Connection::skip(&socket, count as usize).map_err(|error| io::Error::other(error.to_string()))?;
+        }
+        let connection = Connection::resume(socket, unfinished);
+        Ok(connection.ok_or(RecordError::Invalid("unfinished message"))?)
+    }
+}
