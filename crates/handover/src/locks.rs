@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Device and inode of a file.
 type FileId = (u64, u64);
@@ -17,8 +18,36 @@ type FileId = (u64, u64);
 /// Descriptors that another process has sent, and that no one has taken yet.
 static SENT: Mutex<Vec<(FileId, OwnedFd)>> = Mutex::new(Vec::new());
 
+/// Interval between two looks at a lock.
+const RELEASE_LOOK: Duration = Duration::from_millis(2);
+
 /// Whether the other process may go on with the locks that it has sent.
 static IS_LENT: AtomicBool = AtomicBool::new(false);
+
+/// Time until which another process may be about to release its locks.
+static RELEASED_BY: Mutex<Option<Instant>> = Mutex::new(None);
+
+/// Notes that a process has died, and that its I/O may last until this time. Its locks stay until then.
+pub fn wait_until(until: Instant) {
+    *RELEASED_BY.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+}
+
+/// Calls `lock` until it succeeds, or until no dead process can hold the lock any more. Returns whether it succeeded.
+///
+/// # Errors
+/// `lock` fails.
+pub fn lock_when_released<E>(mut lock: impl FnMut() -> Result<bool, E>) -> Result<bool, E> {
+    loop {
+        if lock()? {
+            return Ok(true);
+        }
+        let until = *RELEASED_BY.lock().unwrap_or_else(PoisonError::into_inner);
+        if until.is_none_or(|until| Instant::now() >= until) {
+            return Ok(false);
+        }
+        std::thread::sleep(RELEASE_LOOK);
+    }
+}
 
 fn sent() -> MutexGuard<'static, Vec<(FileId, OwnedFd)>> {
     // A panic ends the process, so the lock is never poisoned.

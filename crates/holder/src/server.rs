@@ -192,7 +192,8 @@ impl Server {
             }
             (Role::Keeps(key), kind::RELEASE) => {
                 let key = key.clone();
-                if self.kept.get(&key).is_some_and(|kept| kept.owner == number) {
+                let is_its = |kept: &Kept| kept.owner == number || kept.orphan_since.is_some();
+                if self.kept.get(&key).is_some_and(is_its) {
                     self.forget(&key);
                 }
             }

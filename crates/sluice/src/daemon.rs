@@ -1,6 +1,7 @@
 //! `sluice serve`: from the configuration file to the exit code.
 
 use crate::check::{Checked, check};
+use crate::recover::recover;
 use crate::sockets::{Copies, Listening, SharedListener};
 use crate::upgrade::{Predecessor, Sockets, succeed};
 use crate::{log, watchdog};
@@ -14,6 +15,7 @@ use sluice_control::exclusive::Exclusive;
 use sluice_control::listen::{SocketFile, make_folder};
 use sluice_control::state::StateFile;
 use sluice_frontend_tcp::Directory;
+use sluice_holder::Holder;
 use sluice_memory::limits::ignore_file_size_signal;
 use sluice_spec::DriveSpec;
 use sluice_spec::error::ApiError;
@@ -127,6 +129,7 @@ pub(crate) struct Prepared {
     directory: Arc<Directory>,
     locks: [Exclusive; 2],
     pub(crate) places: Places,
+    pub(crate) holder: Option<Holder>,
 }
 
 impl Prepared {
@@ -135,16 +138,19 @@ impl Prepared {
         let locks = claim(&places)?;
         let state = StateFile::open(&places.state)?;
         let wiring = Wiring::start(&config.daemon, places.clone())?.with_shared(&config.shared)?;
-        let wiring = wiring.with_metrics(&config.metrics);
+        let name = places.state.to_string_lossy();
+        let holder = config.daemon.holder.as_deref().map(|path| Holder::new(path, &name));
+        let wiring = wiring.with_metrics(&config.metrics).with_holder(holder.clone());
         let (directory, inbox) = (wiring.directory(), wiring.inbox());
         let (drives, specs) = Drives::prepare(config, places.clone(), state, Box::new(wiring))?;
-        Ok(Self { drives, specs, inbox, directory, locks, places })
+        Ok(Self { drives, specs, inbox, directory, locks, places, holder })
     }
 }
 
 impl Daemon {
     fn start(config: Config, runtime: &Runtime) -> Result<Self, ApiError> {
-        let prepared = Prepared::new(&config)?;
+        let mut prepared = Prepared::new(&config)?;
+        recover(&mut prepared);
         Self::open(config, prepared, None, || told(runtime))
     }
 

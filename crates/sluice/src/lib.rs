@@ -8,6 +8,7 @@ mod doctor;
 pub mod log;
 mod page;
 mod qmp;
+mod recover;
 mod sockets;
 mod upgrade;
 mod watchdog;

@@ -231,7 +231,7 @@ impl Successor<'_> {
         let bytes = reader.rest().to_vec();
         let reactor = reactor_of_record(&bytes).map_err(|error| error.to_string())?;
         let mut inbox = prepared.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-        inbox.insert(name.to_owned(), HandedOver { bytes, fds });
+        inbox.insert(name.to_owned(), HandedOver { bytes, fds, is_left: false });
         drop(inbox);
         let taken = prepared.drives.take_over(&mut prepared.specs, &spec, reactor);
         taken.map_err(|problem| problem.in_one_line())

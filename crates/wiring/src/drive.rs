@@ -5,6 +5,7 @@ use super::classifier::{Attached, BackgroundChannels, Programs, SharedMaps, put}
 use super::dhchap;
 use super::function::FunctionControl;
 use super::hand_over::IncomingDrive;
+use super::keeper::DriveKeeper;
 use super::latency::DriveLatency;
 use super::namespace::{PreparedNamespace, StackControl, StackControls};
 use super::pool;
@@ -91,8 +92,10 @@ pub(super) struct OpenContext<'a> {
     /// Time from which on a command is slow.
     pub(super) slow_ns: u64,
     pub(super) directory: Arc<Directory>,
-    /// Record of the drive, if another process hands it over.
+    /// Record of the drive, if another process hands it over, or has left it.
     pub(super) incoming: Option<IncomingDrive>,
+    /// Keeper of the drive's records, if there is a holder.
+    pub(super) keeper: Option<DriveKeeper>,
 }
 
 impl WiredDrive {
@@ -103,7 +106,8 @@ impl WiredDrive {
         at: OpenContext<'_>,
     ) -> Result<Self, ApiError> {
         // In a drive that is handed over, nothing is lost.
-        let unflushed = remembered.unflushed.as_ref().filter(|_| at.incoming.is_none());
+        let is_flushed = at.incoming.as_ref().is_some_and(|it| !it.is_left);
+        let unflushed = remembered.unflushed.as_ref().filter(|_| !is_flushed);
         let was_cut = remembered.was_cut && at.incoming.is_none();
         let losses = Losses::of(spec, unflushed);
         let prepared =
@@ -120,6 +124,7 @@ impl WiredDrive {
         let known = known_hosts(spec)?;
         let keys = tls_keys(spec.tcp.as_ref().and_then(|tcp| tcp.tls_keys.as_deref()))?;
         // The sockets are opened last: a client can use a socket as soon as it exists.
+        let may_have_grown = at.incoming.as_ref().is_some_and(|it| it.is_left);
         let (sockets, subsystem, incoming_hosts) = match at.incoming {
             Some(it) => {
                 attached.iter().for_each(|attached| attached.fill_maps(&spec.name, &it.maps));
@@ -160,6 +165,8 @@ impl WiredDrive {
             host_timeout: spec.host_timeout(),
             sockets,
             subsystem,
+            may_have_grown,
+            keeper: at.keeper,
             hosts,
             channels: channels.clone(),
             latency: latency.writer(),

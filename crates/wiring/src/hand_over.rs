@@ -50,6 +50,8 @@ pub(super) struct IncomingDrive {
     pub(super) hosts: Option<IncomingHosts>,
     /// Contents of the classifier's maps.
     pub(super) maps: Vec<MapRecord>,
+    /// Whether the other process has died.
+    pub(super) is_left: bool,
 }
 
 /// Returns the reactor that a drive was on.
@@ -70,7 +72,7 @@ pub fn reactor_of_record(bytes: &[u8]) -> Result<usize, RecordError> {
 impl IncomingDrive {
     /// Reads a record.
     pub(super) fn read(drive: HandedOver) -> Result<Self, HandOverError> {
-        let HandedOver { bytes, fds } = drive;
+        let HandedOver { bytes, fds, is_left } = drive;
         let (mut subsystem, mut sockets, mut hosts) = (None, Vec::new(), None);
         let mut maps = Vec::new();
         Reader::new(&bytes, 0).parts(|tag, mut part| {
@@ -98,7 +100,7 @@ impl IncomingDrive {
             IncomingHosts::new(HostsRecord { bytes, fds: fds.by_ref().take(count).collect() })
         });
         let subsystem = subsystem.ok_or(RecordError::Missing(part::SUBSYSTEM))?;
-        Ok(Self { subsystem, sockets, hosts, maps })
+        Ok(Self { subsystem, sockets, hosts, maps, is_left })
     }
 }
 
@@ -211,7 +213,7 @@ impl StackControl {
 }
 
 /// Records of a drive's parts.
-struct Parts {
+pub(super) struct Parts {
     subsystem: Vec<u8>,
     sockets: Vec<SocketRecord>,
     hosts: Option<HostsRecord>,
@@ -232,7 +234,13 @@ fn go_on(drive: &mut Drive) {
 }
 
 impl Parts {
-    fn pack(self, reactor: usize, classifier: Option<&Attached>) -> HandedOver {
+    /// Records a drive at work, for a process that continues it if this one dies. Hosts on the network connect again.
+    pub(super) fn of_kept(drive: &Drive, now_ns: u64) -> Result<Self, HandOverError> {
+        let subsystem = drive.subsystem().record_at_work()?.encode(now_ns);
+        Ok(Self { subsystem, sockets: Socket::records(drive, now_ns)?, hosts: None })
+    }
+
+    pub(super) fn pack(self, reactor: usize, classifier: Option<&Attached>) -> HandedOver {
         let Self { subsystem, sockets, hosts } = self;
         let mut writer = Writer::new(0);
         writer.part(part::DRIVE, Need::Required, |part| part.put(reactor as u32));
@@ -254,6 +262,6 @@ impl Parts {
         }
         let of_sockets = sockets.into_iter().flat_map(|socket| socket.fds);
         let of_hosts = hosts.into_iter().flat_map(|hosts| hosts.fds);
-        HandedOver { bytes: writer.finish(), fds: of_sockets.chain(of_hosts).collect() }
+        HandedOver { bytes: writer.finish(), fds: of_sockets.chain(of_hosts).collect(), is_left: false }
     }
 }

@@ -14,6 +14,7 @@ mod edit_stack;
 mod function;
 mod hand_over;
 mod jobs;
+mod keeper;
 mod labels;
 mod latency;
 mod map_record;
@@ -32,6 +33,7 @@ use classifier::{BackgroundChannels, Retired, SharedMaps, start_retiring};
 use drive::{OpenContext, WiredDrive};
 pub use function::start_functions_by;
 use hand_over::IncomingDrive;
+use keeper::DriveKeeper;
 pub use hand_over::reactor_of_record;
 pub use labels::problem as label_problem;
 pub use namespace::{PreparedNamespace, StackControl, StackControls};
@@ -45,6 +47,7 @@ use sluice_control::drives::{
 use sluice_controller::LatencyClock;
 use sluice_frontend_tcp::Directory;
 use sluice_frontend_vfio_user::Access;
+use sluice_holder::Holder;
 use sluice_reactor::{IdlePolicy, Progress, ReactorConfig, ReactorHandle, Turn, Watched};
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
@@ -79,6 +82,8 @@ pub struct Wiring {
     /// Drives that hosts on the network find.
     directory: Arc<Directory>,
     inbox: Inbox,
+    /// Process that keeps records of the drives while the daemon is gone.
+    holder: Option<Holder>,
 }
 
 /// Records of drives that another process hands over, by name. A drive that is opened takes its own.
@@ -120,7 +125,15 @@ impl Wiring {
             slow_ns: u64::MAX,
             directory: Arc::default(),
             inbox: Inbox::default(),
+            holder: None,
         })
+    }
+
+    /// Has records of the drives kept by this holder.
+    #[must_use]
+    pub fn with_holder(mut self, holder: Option<Holder>) -> Self {
+        self.holder = holder;
+        self
     }
 
     /// Starts the shared objects, on their home reactors. Takes their memory from the machine, which may take seconds.
@@ -205,8 +218,17 @@ impl Wiring {
             slow_ns: self.slow_ns,
             directory: self.directory(),
             incoming: incoming.transpose()?,
+            keeper: self.keeper(spec, reactor),
         };
         WiredDrive::open(spec, remembered, context)
+    }
+}
+
+impl Wiring {
+    /// Connects to the holder for a drive whose hosts can be continued: its data is not in the daemon.
+    fn keeper(&self, spec: &DriveSpec, reactor: usize) -> Option<DriveKeeper> {
+        let holder = self.holder.as_ref().filter(|_| spec.outlives_daemon() && spec.sockets() > 0)?;
+        DriveKeeper::connect(holder, &spec.name, reactor)
     }
 }
 
@@ -221,7 +243,8 @@ impl Engine for Wiring {
     }
 
     fn is_incoming(&self, drive: &str) -> bool {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).contains_key(drive)
+        let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        inbox.get(drive).is_some_and(|handed| !handed.is_left)
     }
 
     fn detachments(&self) -> Option<Receiver<String>> {

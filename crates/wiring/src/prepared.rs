@@ -2,6 +2,7 @@
 
 use super::classifier::BackgroundChannels;
 use super::drive::in_words;
+use super::keeper::DriveKeeper;
 use super::latency::LatencyWriter;
 use super::namespace::PreparedNamespace;
 use sluice_control::drives::PersistRequest;
@@ -46,6 +47,9 @@ pub(super) struct PreparedDrive {
     pub(super) sockets: Vec<(PreparedSocket, SocketConfig)>,
     /// Record of the subsystem, if another process hands the drive over.
     pub(super) subsystem: Option<Vec<u8>>,
+    /// Whether that process has died, and the drive may have grown since.
+    pub(super) may_have_grown: bool,
+    pub(super) keeper: Option<DriveKeeper>,
     /// Configuration for hosts on the network, and the hosts of another process.
     pub(super) hosts: Option<(tcp::Config, Option<(tcp::IncomingHosts, tcp::Keys)>)>,
     pub(super) channels: BackgroundChannels,
@@ -132,7 +136,8 @@ impl PreparedDrive {
         let now_ns = sluice_reactor::now_ns();
         if let Some(record) = self.subsystem {
             let record = SubsystemRecord::decode(&record, now_ns).map_err(|error| in_words(&error))?;
-            subsystem.take_over(record, now_ns).map_err(|error| in_words(&error))?;
+            subsystem
+                .take_over(record, self.may_have_grown, now_ns).map_err(|error| in_words(&error))?;
         }
         let mut drive = Drive::new(task, io, subsystem);
         drive.count_transitions(self.transitions);
@@ -153,6 +158,10 @@ impl PreparedDrive {
                 Some((hosts, keys)) => tcp::Hosts::take_over(&mut drive, config, &hosts, &keys, now_ns)
                     .map_err(|error| in_words(&error))?,
             }
+        }
+        if let Some(keeper) = self.keeper {
+            Socket::keep(&mut drive, now_ns);
+            drive.keep(Box::new(keeper), now_ns);
         }
         Ok(drive)
     }

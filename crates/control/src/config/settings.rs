@@ -25,6 +25,8 @@ pub struct Settings {
     pub state: Option<PathBuf>,
     /// Folder of the drives' sockets.
     pub sockets: Option<PathBuf>,
+    /// Socket of the holder, a process that keeps the connections of virtual machines if the daemon dies.
+    pub holder: Option<PathBuf>,
     /// Mode of the drives' sockets, in octal.
     pub socket_mode: Option<String>,
     /// Group of the drives' sockets, by its name or number. Without it, the sockets have the daemon's own
@@ -52,6 +54,7 @@ impl Default for Settings {
             api: None,
             state: None,
             sockets: None,
+            holder: None,
             socket_mode: None,
             socket_group: None,
             cores: Vec::new(),
@@ -124,7 +127,7 @@ impl Settings {
 
     /// Makes relative paths absolute; they are relative to `folder`.
     pub(super) fn resolve_paths(&mut self, folder: &Path) {
-        for path in [&mut self.api, &mut self.state, &mut self.sockets].into_iter().flatten() {
+        for path in [&mut self.api, &mut self.state, &mut self.sockets, &mut self.holder].into_iter().flatten() {
             *path = folder.join(&path);
         }
     }

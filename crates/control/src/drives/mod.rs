@@ -25,6 +25,7 @@ mod paused;
 mod persist;
 mod pool;
 mod power;
+mod recover;
 mod reload;
 mod retry;
 mod stalls;

@@ -15,6 +15,8 @@ use utoipa::ToSchema;
 pub struct HandedOver {
     pub bytes: Vec<u8>,
     pub fds: Vec<OwnedFd>,
+    /// Whether the other process has died. Else it has flushed everything, and goes on if this one fails.
+    pub is_left: bool,
 }
 
 /// Result of an upgrade.

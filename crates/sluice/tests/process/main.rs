@@ -28,6 +28,7 @@ mod groups;
 mod guests;
 mod hanging;
 mod history;
+mod holder;
 mod host_jobs;
 mod hostile;
 mod idle;

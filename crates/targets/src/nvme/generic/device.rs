@@ -8,6 +8,7 @@ use super::sysfs::{Limits, SysfsDevice};
 use crate::remote::NamespaceInfo;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
+use sluice_handover::locks;
 use sluice_memory::SharedRegion;
 use sluice_nvme::PAGE_SIZE;
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
@@ -102,10 +103,13 @@ fn find(place: &SysfsDevice, path: &Path) -> Result<Arc<Device>, ErrorKind> {
         return Ok(known);
     }
     let file = open_file(path).map_err(ErrorKind::step("opened"))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Err(ErrorKind::InUse),
-        Err(error) => return Err(ErrorKind::Step("locked", error.into())),
+    let locked = locks::lock_when_released(|| match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(ErrorKind::Step("locked", error.into())),
+    });
+    if !locked? {
+        return Err(ErrorKind::InUse);
     }
     let device = Device { number: place.number, file: file.into(), taken: Mutex::default() };
     let device = Arc::new(device);

@@ -1,0 +1,44 @@
+//! Recovery after a dead daemon: the holder has its sockets, and the memory of its hosts.
+
+use crate::daemon::Prepared;
+use sluice_control::drives::HandedOver;
+use sluice_handover::locks;
+use sluice_holder::HeldDrive;
+use sluice_spec::words::count;
+use sluice_wiring::reactor_of_record;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+/// Time for the I/O of the dead daemon to end. Its files stay locked until then.
+const IO_LIMIT: Duration = Duration::from_secs(10);
+
+/// Time for the holder to close what is given up.
+const CLOSE_PAUSE: Duration = Duration::from_millis(50);
+
+/// Opens the drives that a dead daemon has left. They are held until they go on.
+pub(crate) fn recover(prepared: &mut Prepared) {
+    let Some(holder) = prepared.holder.clone() else { return };
+    let left = match holder.take() {
+        Ok(left) => left,
+        Err(error) => return tracing::warn!("no host of an earlier daemon is continued: {error}"),
+    };
+    if left.is_empty() {
+        return;
+    }
+    let drives = count(left.len(), "drive");
+    tracing::warn!("the last daemon has died; continuing {drives} that it left");
+    locks::wait_until(Instant::now() + IO_LIMIT);
+    for HeldDrive { name, bytes, fds } in left {
+        let reactor = reactor_of_record(&bytes).unwrap_or_default();
+        let handed = HandedOver { bytes, fds, is_left: true };
+        prepared.inbox.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), handed);
+        let Err(problem) = prepared.drives.recover(&mut prepared.specs, &name, reactor) else { continue };
+        tracing::error!("drive {name} is not continued, and its hosts are lost: {}", problem.in_one_line());
+        prepared.inbox.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+        // Its sockets stay open, and their paths taken, until the holder has closed them.
+        if let Ok(keeping) = holder.keep(&name) {
+            keeping.release();
+            std::thread::sleep(CLOSE_PAUSE);
+        }
+    }
+}

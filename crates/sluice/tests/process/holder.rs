@@ -1,0 +1,110 @@
+//! Deaths of the daemon under hosts with commands in flight, beside a holder: no host is disconnected, no command is
+//! lost, none fails, and every block has the written data.
+
+use crate::common::{Daemon, LIMIT, wait_for};
+use crate::load::Load;
+use sluice_host::{Deadline, Mode};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+const HOLDER: &str = env!("CARGO_BIN_EXE_sluice-holder");
+
+const SETTINGS: &str = "holder = \"holder.sock\"";
+
+const DRIVES: &str = "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\n\
+                      size = \"16MiB\"\n[[drive]]\nname = \"other\"\n[[drive.namespace]]\ntarget = \"file\"\n\
+                      path = \"other.img\"\nsize = \"16MiB\"\n";
+
+/// Returns the number of deaths in a row, which `SLUICE_DEATHS` can raise.
+fn deaths() -> usize {
+    std::env::var("SLUICE_DEATHS").ok().and_then(|count| count.parse().ok()).unwrap_or(20)
+}
+
+/// A holder, which ends with its test.
+struct Holder(Child);
+
+impl Holder {
+    fn start(daemon: &Daemon) -> Self {
+        Self::start_at(&daemon.folder.path().join("holder.sock"), &[])
+    }
+
+    fn start_at(path: &PathBuf, words: &[&str]) -> Self {
+        let child = Command::new(HOLDER).arg(path).args(words).spawn().expect("the binary is there");
+        wait_for("the holder", || path.exists());
+        Self(child)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a daemon with a holder.
+fn start(drives: &str) -> (Daemon, Holder) {
+    let mut daemon = Daemon::start("");
+    let holder = Holder::start(&daemon);
+    daemon.stop();
+    daemon.declare(SETTINGS, drives);
+    daemon.restart();
+    (daemon, holder)
+}
+
+/// Kills and starts the daemon again and again under loads, and prints the pauses.
+fn kill_under_load(daemon: &mut Daemon, loads: &mut [Load], count: usize) {
+    let steps = AtomicUsize::new(0);
+    let mut longest = vec![Duration::ZERO; count + 1];
+    std::thread::scope(|scope| {
+        let killing = scope.spawn(|| {
+            for step in 0..count {
+                // Deaths at all moments of a command.
+                std::thread::sleep(Duration::from_micros(500 + step as u64 * 7919 % 20_000));
+                daemon.crash();
+                daemon.restart();
+                steps.fetch_add(1, SeqCst);
+            }
+        });
+        let mut last = Instant::now();
+        while !killing.is_finished() {
+            for load in &mut *loads {
+                let before = load.completed;
+                load.turn(true);
+                if load.completed > before {
+                    let step = steps.load(SeqCst);
+                    longest[step] = longest[step].max(last.elapsed());
+                    last = Instant::now();
+                }
+            }
+            std::thread::yield_now();
+        }
+        assert!(killing.join().is_ok(), "a start has failed");
+    });
+    longest.sort_unstable();
+    let part = |percent: usize| longest[(longest.len() - 1) * percent / 100].as_micros();
+    println!("{count} deaths; pauses of {}, {} and {} us (p50, p99, longest)", part(50), part(99), part(100));
+    loads.iter_mut().for_each(Load::end);
+}
+
+#[test]
+fn no_host_loses_a_command_or_its_connection_when_the_daemon_dies() {
+    let (mut daemon, _holder) = start(DRIVES);
+    let mut host = daemon.host("demo");
+    let mut other = daemon.host_with("other", Mode::Mapped);
+    host.request_async_event().expect("the limit is not reached");
+    let mut loads = [Load::new(&mut host, 1, 0), Load::new(&mut other, 1, 0)];
+    kill_under_load(&mut daemon, &mut loads, deaths());
+    assert_eq!(host.poll_async_event().expect("a controller"), None, "nothing has happened");
+    daemon.ok(&["drive", "resize", "demo", "--size", "32MiB"]);
+    let event = host.wait_async_event(&Deadline::after(LIMIT, "an event")).expect("an event");
+    assert_eq!((event.kind, event.info, event.log_page), (2, 0, 4), "a notice: namespace attribute changed");
+    drop((host, other));
+    // Nothing is left of hosts that have gone, or of a daemon that has stopped.
+    daemon.stop();
+    daemon.restart();
+    assert!(!daemon.log().contains("continuing"), "{}", daemon.log());
+    daemon.host("demo");
+}
