@@ -34,6 +34,26 @@ class Namespace:
         return lines + list(self.more)
 
 
+class Holder:
+    """`sluice-holder` on the socket that a daemon in the same folder finds."""
+
+    def __init__(self, folder):
+        self.path, self.process = os.path.join(folder, "holder.sock"), None
+
+    def __enter__(self):
+        words = [os.path.join(os.path.dirname(BINARY), "sluice-holder"), self.path]
+        self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=guest.die_with_parent)
+        limit = time.monotonic() + START_LIMIT_S
+        while not os.path.exists(self.path):
+            if time.monotonic() > limit:
+                raise guest.GuestError("the holder opened no socket in %d s" % START_LIMIT_S)
+            time.sleep(0.02)
+        return self
+
+    def __exit__(self, *_):
+        guest.stop(self.process)
+
+
 class Daemon:
     """`sluice serve` on a private folder. `drives` maps a name to its list of namespaces. Those in `tcp`, which
     maps a name to its NQN, are for hosts on the network, at `port`, or at each of several `ports`; those of them in
@@ -41,8 +61,9 @@ class Daemon:
     Of `keys`, those of "discovery" are the discovery service's. `levels` says what is logged (SLUICE_LOG), and `more` maps a name to lines before its namespaces."""
 
     def __init__(self, folder, drives, cores=(0,), write=True, tcp=None, port=None, both=(), ports=(), tls=None, keys=None,
-                 levels="info", more=None):
+                 levels="info", more=None, holder=False):
         self.folder, self.drives, self.cores, self.process, self.more = folder, drives, cores, None, more or {}
+        self.holder = os.path.join(folder, "holder.sock") if holder else None
         self.successor = None  # process that has taken over, and is no child of this one
         self.environment = {**os.environ, "SLUICE_LOG": levels}
         self.tcp, self.ports, self.both, self.tls, self.keys = tcp or {}, ports or (port,), both, tls, keys or {}
@@ -61,6 +82,8 @@ class Daemon:
             'sockets = "%s"' % os.path.join(self.folder, "drives"),
             "cores = [%s]" % ", ".join(str(core) for core in self.cores),
         ]
+        if self.holder:
+            lines += ['holder = "%s"' % self.holder]
         if self.tcp:
             addresses = ", ".join('"127.0.0.1:%d"' % port for port in self.ports)
             lines += ["", "[tcp]", "listen = [%s]" % addresses]

@@ -2,12 +2,13 @@
 //!
 //! Messages stay in the socket until they are handled. A message that changes something is answered when a record
 //! with the change is kept. The words below are written before the system call that they announce. So a successor
-//! repeats a message that was not handled, and neither a message nor an answer twice.
+//! repeats a message that was not handled, and neither a message nor an answer twice. Whether messages were taken from
+//! the socket shows in the first message that is there: its identifier is another one then.
 
 use super::record::{HandOverError, Incoming, Outgoing};
 use sluice_command::record::{Reader, RecordError, Writer};
 use sluice_memory::SharedRegion;
-use sluice_vfio_user::{Connection, MAX_MESSAGE_SIZE, Unfinished};
+use sluice_vfio_user::{Connection, Error, Header, MAX_MESSAGE_SIZE, Unfinished};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -15,8 +16,12 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// Offsets of the words. Positions count the bytes of the client's stream since the words were made.
 mod word {
-    /// Position of the socket's next byte.
+    /// Position of the socket's next byte, after the messages were taken that begin with [`FIRST`].
     pub(super) const TAKEN: usize = 0;
+    /// The same before they were taken.
+    pub(super) const BEFORE: usize = 24;
+    /// Header of the first of these messages.
+    pub(super) const FIRST: usize = 32;
     /// End of the last message that was handled.
     pub(super) const HANDLED: usize = 8;
     /// Number of the last record whose answers were sent.
@@ -53,9 +58,10 @@ impl Progress {
         self.words.atomic_u64(word::HANDLED).store(position, Release);
     }
 
-    /// Notes that handled messages are about to be taken from the socket.
-    pub(super) fn taken(&self, position: u64) {
-        self.words.atomic_u64(word::TAKEN).store(position, Release);
+    /// Notes that handled messages are about to be taken from the socket: `unreleased` bytes before this position,
+    /// which begin with this header.
+    pub(super) fn taken(&self, position: u64, unreleased: usize, first: &[u8; Header::SIZE]) {
+        take(&self.words, position - unreleased as u64, position, first);
     }
 
     /// Notes that the answers of a kept record are about to be sent.
@@ -67,12 +73,19 @@ impl Progress {
     }
 
     pub(super) fn put(&self, part: &mut Writer, outgoing: &mut Outgoing, connection: &Connection) {
-        let (position, _) = connection.position();
+        let (position, unreleased) = connection.position();
+        let received = connection.unfinished().received.len();
         outgoing.put(part, self.words.fd());
         part.put(self.number);
         part.put(position);
-        part.put(position + connection.unfinished().received.len() as u64);
+        part.put(position - unreleased as u64 + received as u64);
     }
+}
+
+fn take(words: &SharedRegion, before: u64, position: u64, first: &[u8; Header::SIZE]) {
+    words.atomic_u64(word::BEFORE).store(before, Release);
+    words.write(word::FIRST, first);
+    words.atomic_u64(word::TAKEN).store(position, Release);
 }
 
 /// Progress of a session whose process has died.
@@ -102,7 +115,12 @@ impl Left {
         mut unfinished: Unfinished<OwnedFd>,
     ) -> Result<Connection, HandOverError> {
         let at = |word| self.words.atomic_u64(word).load(Acquire);
-        let (handled, taken) = (at(word::HANDLED).max(self.position), at(word::TAKEN).max(self.taken));
+        let failed = |error: Error| io::Error::other(error.to_string());
+        let (mut first, there) = ([0; Header::SIZE], Connection::peek(&socket).map_err(failed)?);
+        self.words.read(word::FIRST, &mut first);
+        let are_there = at(word::TAKEN) > at(word::BEFORE) && first == there;
+        let taken = at(if are_there { word::BEFORE } else { word::TAKEN }).max(self.taken);
+        let handled = at(word::HANDLED).max(self.position);
         if handled > self.position {
             (unfinished.received, unfinished.received_fds) = (Vec::new(), Vec::new());
         }
@@ -113,8 +131,8 @@ impl Left {
             if count > SKIP_MAX {
                 return Err(RecordError::Invalid("progress of a session").into());
             }
-            self.words.atomic_u64(word::TAKEN).store(handled, Release);
-            Connection::skip(&socket, count as usize).map_err(|error| io::Error::other(error.to_string()))?;
+            take(&self.words, taken, handled, &there);
+            Connection::skip(&socket, count as usize).map_err(failed)?;
         }
         let connection = Connection::resume(socket, unfinished);
         Ok(connection.ok_or(RecordError::Invalid("unfinished message"))?)

@@ -87,8 +87,13 @@ impl Session {
 
     /// Keeps the session from now on: messages stay in the socket until they are handled, and changes are answered
     /// when a record is [kept](Self::kept).
-    pub(super) fn keep(&mut self, progress: Progress) {
+    pub(super) fn keep(&mut self, mut progress: Progress) {
         self.connection.leave_in_socket();
+        // Answers of a process that has died are in the first record, and are sent once.
+        progress.has_changed = self.connection.has_unsent();
+        if progress.has_changed {
+            self.connection.hold();
+        }
         self.progress = Some(progress);
     }
 
@@ -126,11 +131,10 @@ impl Session {
             return Ok(false);
         };
         let (position, unreleased) = self.connection.position();
-        if unreleased > 0 {
-            progress.taken(position);
-            self.connection.release()?;
-        }
-        Ok(unreleased > 0)
+        let Some(first) = self.connection.first_unreleased() else { return Ok(false) };
+        progress.taken(position, unreleased, &first);
+        self.connection.release()?;
+        Ok(true)
     }
 
     pub(super) fn connection(&self) -> &Connection {

@@ -59,6 +59,19 @@ impl Connection {
         receiver::skip(socket.as_fd(), count)
     }
 
+    /// Returns the first bytes in a socket, which stay there.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    pub fn peek(socket: &UnixStream) -> Result<[u8; Header::SIZE], Error> {
+        receiver::peek(socket.as_fd())
+    }
+
+    /// Returns the header of the first message that was handed out and is still in the socket.
+    pub fn first_unreleased(&self) -> Option<[u8; Header::SIZE]> {
+        self.receiver.first_unreleased()
+    }
+
     /// Leaves received messages in the socket, from now on, until they are [released](Self::release). So a
     /// successor finds them there if this process dies.
     pub fn leave_in_socket(&mut self) {

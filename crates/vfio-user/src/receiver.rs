@@ -89,6 +89,11 @@ impl Receiver {
         if self.stays { self.start.saturating_sub(self.owned) } else { 0 }
     }
 
+    /// Returns the first of the bytes that were handed out and are still in the socket: the header of a message.
+    pub(crate) fn first_unreleased(&self) -> Option<[u8; Header::SIZE]> {
+        self.buffer[self.owned..].first_chunk().filter(|_| self.unreleased() > 0).copied()
+    }
+
     /// Takes the messages that were handed out from the socket.
     pub(crate) fn release(&mut self, socket: BorrowedFd<'_>) -> Result<(), Error> {
         let count = self.unreleased();
@@ -228,12 +233,29 @@ impl Receiver {
     }
 }
 
+/// Returns the first bytes in a socket, which stay there; zeros if there are fewer.
+pub(crate) fn peek(socket: BorrowedFd<'_>) -> Result<[u8; Header::SIZE], Error> {
+    let mut first = [0; Header::SIZE];
+    match recv(socket, &mut first[..], RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+        Ok(_) | Err(Errno::AGAIN) => Ok(first),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// Takes bytes from a socket that were read before.
 pub(crate) fn skip(socket: BorrowedFd<'_>, count: usize) -> Result<(), Error> {
-    let (mut left, mut into) = (count, [0; 1024]);
+    // One call takes all, so that a process that dies has taken all or nothing.
+    let (mut short, mut long) = ([0; INITIAL_BUFFER], Vec::new());
+    let into = match count {
+        0..=INITIAL_BUFFER => &mut short[..count],
+        _ => {
+            long.resize(count, 0);
+            &mut long[..]
+        }
+    };
+    let mut left = count;
     while left > 0 {
-        let length = left.min(into.len());
-        match recv(socket, &mut into[..length], RecvFlags::DONTWAIT) {
+        match recv(socket, &mut into[..left], RecvFlags::DONTWAIT) {
             Err(Errno::INTR) => {}
             Ok((_, 0)) => return Err(Error::Closed),
             Ok((_, taken)) => left -= taken,

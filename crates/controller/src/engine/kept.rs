@@ -6,6 +6,7 @@ use crate::model::{Controller, Subsystem};
 use crate::state::kept::is_repeatable;
 use crate::state::queue::{CompletionQueue, SubmissionQueue};
 use crate::state::record::{CannotHandOver, ControllerRecord};
+use sluice_command::Command;
 use sluice_command::handover::{CommandRecord, Commands, QueueRecord, Queues};
 use sluice_memory::{SharedRegion, Space};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
@@ -68,7 +69,8 @@ impl Controller {
             }
             doorbells.put_event_index_behind(sq.id, sq.head);
         }
-        let repeats = live.iter().map(|it| (it.sq, it.entry)).collect();
+        // In flight from now on, so that they are not lost if this process dies, too.
+        let repeats = live.iter().filter_map(|it| self.admit_again(subsystem, it)).collect();
         let kept = self.kept.get_or_insert_default();
         (kept.repeats, kept.results) = (repeats, results);
         if let Some(cq) = &mut self.cqs[0] {
@@ -84,20 +86,28 @@ impl Controller {
         Ok(())
     }
 
+    /// Takes a slot for a command that was in flight. Its queues may be gone.
+    fn admit_again(&mut self, subsystem: &mut Subsystem, it: &CommandRecord) -> Option<Command> {
+        let sq = self.sqs.get_mut(usize::from(it.sq))?.as_mut()?;
+        let cq = self.cqs[usize::from(sq.cq)].as_mut()?;
+        let command = subsystem.slab_mut().admit(&it.entry, sq.origin(&it.entry))?;
+        subsystem.slab_mut().slot_mut(&command).stamp = 0;
+        sq.in_flight += 1;
+        cq.reserve(1);
+        Some(command)
+    }
+
     /// Repeats the commands that were in flight when their process died. A command that may not be executed twice
     /// fails with Internal Error: its outcome is unknown.
     #[cold]
     pub(crate) fn repeat(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
         let repeats = self.kept.as_mut().map(|kept| std::mem::take(&mut kept.repeats)).unwrap_or_default();
-        for (id, entry) in repeats {
-            let Some(sq) = &mut self.sqs[usize::from(id)] else { continue };
-            let Some(cq) = &mut self.cqs[usize::from(sq.cq)] else { continue };
-            let origin = sq.origin(&entry);
-            let Some(command) = subsystem.slab_mut().admit(&entry, origin) else { continue };
-            subsystem.slab_mut().slot_mut(&command).stamp = 0;
-            sq.in_flight += 1;
-            cq.reserve(1);
-            if !is_repeatable(id, &entry) {
+        for command in repeats {
+            let (entry, id) = (*subsystem.entry(&command), subsystem.slab().slot(&command).origin.sq);
+            if !self.serves() {
+                // The host has reset the controller meanwhile.
+                complete::refuse(self, subsystem, command, Status::ABORTED_SQ_DELETION);
+            } else if !is_repeatable(id, &entry) {
                 complete::refuse(self, subsystem, command, Status::INTERNAL_ERROR);
             } else if id == 0 {
                 admin::begin(self, subsystem, command, &entry, space, now_ns);

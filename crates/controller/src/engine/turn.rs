@@ -121,7 +121,7 @@ impl Controller {
             self_test::advance(self, subsystem, now_ns);
         }
         self.expire_interrupts(now_ns);
-        if !subsystem.is_held() && self.serves() {
+        if !subsystem.is_held() {
             self.repeat(subsystem, space, now_ns);
         }
         self.check_unmapped_queues(now_ns);

@@ -289,6 +289,7 @@ impl Drop for Controller {
     fn drop(&mut self) {
         self.events.take_outstanding().for_each(std::mem::forget);
         self.deletions.drain(..).for_each(std::mem::forget);
+        self.kept.iter_mut().flat_map(|kept| kept.repeats.drain(..)).for_each(std::mem::forget);
         self.client_dma.iter_mut().for_each(|client_dma| client_dma.abandon());
     }
 }

@@ -1,5 +1,6 @@
 //! State of a controller whose record is kept outside of this process, in case that the process dies.
 
+use sluice_command::Command;
 use sluice_nvme::{CompletionEntry, SubmissionEntry, opcode};
 
 /// Results that wait until a record is kept, and commands of a dead process that are repeated.
@@ -7,8 +8,8 @@ use sluice_nvme::{CompletionEntry, SubmissionEntry, opcode};
 pub(crate) struct Kept {
     /// Completions of admin commands. Their effects are in no record yet.
     pub(crate) results: Vec<CompletionEntry>,
-    /// Commands that were in flight, each with its submission queue.
-    pub(crate) repeats: Vec<(u16, SubmissionEntry)>,
+    /// Commands that were in flight in a dead process. They are in flight again, and not begun.
+    pub(crate) repeats: Vec<Command>,
 }
 
 /// Returns whether a command has the same result when it is executed a second time, after it was executed in part

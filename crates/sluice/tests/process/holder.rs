@@ -3,10 +3,12 @@
 
 use crate::common::{Daemon, LIMIT, wait_for};
 use crate::load::Load;
-use sluice_host::{Deadline, Mode};
+use sluice_host::{Controller, Deadline, Mode, Namespace, QueueLayout, Settings, VfioUser, entry};
+use sluice_nvme::FeatureId;
 use std::path::PathBuf;
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const HOLDER: &str = env!("CARGO_BIN_EXE_sluice-holder");
@@ -86,7 +88,10 @@ fn kill_under_load(daemon: &mut Daemon, loads: &mut [Load], count: usize) {
     longest.sort_unstable();
     let part = |percent: usize| longest[(longest.len() - 1) * percent / 100].as_micros();
     println!("{count} deaths; pauses of {}, {} and {} us (p50, p99, longest)", part(50), part(99), part(100));
-    loads.iter_mut().for_each(Load::end);
+    for (number, load) in loads.iter_mut().enumerate() {
+        println!("the commands of host {number} end");
+        load.end();
+    }
 }
 
 #[test]
@@ -107,4 +112,71 @@ fn no_host_loses_a_command_or_its_connection_when_the_daemon_dies() {
     daemon.restart();
     assert!(!daemon.log().contains("continuing"), "{}", daemon.log());
     daemon.host("demo");
+}
+
+/// Resets the controller, and works with queues, features, pages and memory. Returns the number of rounds.
+fn change_everything(host: &mut Controller, is_over: &impl Fn() -> bool) -> u32 {
+    let mut rounds = 0;
+    while !is_over() {
+        rounds += 1;
+        let vectors = host.admin(entry::set_features(FeatureId::ARBITRATION, 0, 1 + rounds % 5)).expect("a controller");
+        assert!(vectors.status().is_success(), "{:?}", vectors.status());
+        // The namespace maps memory of its own, and unmaps it at the end.
+        let queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+        let mut blocks = Namespace::open(host, 1, queue).expect("a namespace");
+        for block in 0..8 {
+            blocks.write(block * 8, &[rounds as u8 ^ block as u8; 4096]).expect("written");
+        }
+        for block in 0..8 {
+            let mut found = [0; 4096];
+            blocks.read(block * 8, &mut found).expect("read");
+            assert!(found == [rounds as u8 ^ block as u8; 4096], "round {rounds}, block {block}");
+        }
+        host.delete_queue_pair(blocks.into_queue()).expect("a controller");
+        let feature = host.admin(entry::get_features(FeatureId::ARBITRATION, 0)).expect("a controller");
+        assert_eq!(feature.dw0, 1 + rounds % 5, "round {rounds}");
+        if rounds % 8 == 0 {
+            host.enable().expect("it becomes ready");
+        }
+    }
+    rounds
+}
+
+#[test]
+fn no_change_of_a_controller_is_lost_or_done_twice_when_the_daemon_dies() {
+    let (mut daemon, _holder) = start(DRIVES);
+    let mut host = daemon.host("demo");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let changing = scope.spawn(|| change_everything(&mut host, &|| is_over.load(SeqCst)));
+        for step in 0..deaths() {
+            std::thread::sleep(Duration::from_micros(500 + step as u64 * 7919 % 20_000));
+            daemon.crash();
+            daemon.restart();
+        }
+        is_over.store(true, SeqCst);
+        let rounds = changing.join().expect("no change has failed");
+        println!("{} deaths in {rounds} rounds", deaths());
+    });
+}
+
+#[test]
+fn a_host_may_come_while_the_daemon_is_gone() {
+    let (mut daemon, _holder) = start(DRIVES);
+    for _ in 0..5 {
+        daemon.crash();
+        let socket = daemon.socket("demo");
+        let coming = std::thread::spawn(move || VfioUser::connect(&socket, Mode::Trapped, LIMIT));
+        std::thread::sleep(Duration::from_millis(50));
+        daemon.restart();
+        let transport = coming.join().expect("no panic").expect("it is let in");
+        let settings = Settings { timeout: LIMIT, ..Settings::default() };
+        let mut host = Controller::start(Arc::new(transport), settings).expect("it becomes ready");
+        let mut load = Load::new(&mut host, 1, 0);
+        let begun = Instant::now();
+        while !load.is_verified() && begun.elapsed() < LIMIT {
+            load.turn(true);
+        }
+        load.end();
+    }
 }
