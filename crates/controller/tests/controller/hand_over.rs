@@ -29,7 +29,7 @@ fn resume(host: &Host, records: &Bytes, namespaces: Vec<Namespace>) -> Result<At
     let file = page.fd().try_clone_to_owned().expect("a descriptor");
     let page = SharedRegion::from_fd(file, 0, page.len()).expect("mapped");
     let mut next = Attached::new(Config { identity: identity(), namespaces }).expect("memory");
-    next.subsystem.take_over(subsystem, now_ns)?;
+    next.subsystem.take_over(subsystem, false, now_ns)?;
     let Attached { controller: its, subsystem } = &mut next;
     its.take_over(subsystem, controller, page, &host.space, now_ns)?;
     Ok(next)

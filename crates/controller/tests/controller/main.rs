@@ -21,6 +21,7 @@ mod hostile;
 mod identify;
 mod interrupts;
 mod io;
+mod kept;
 mod latency;
 mod limits;
 mod log;
