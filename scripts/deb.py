@@ -25,7 +25,7 @@ import manual
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGING = ROOT / "packaging"
-PROGRAMS = ("sluice", "sluice-bench")
+PROGRAMS = ("sluice", "sluice-holder", "sluice-bench")
 MAINTAINER = "Sluice developers <sluice@example.org>"
 # Most bytes of the package, and of the daemon without symbols.
 LARGEST = 30_000_000
@@ -209,7 +209,8 @@ def make_daemon(package, binaries, tools):
     for name in PROGRAMS:
         package.add("usr/bin/" + name, binaries / name, 0o755)
         run(package.target.tool("strip"), "--remove-section=.comment", package.root / "usr/bin" / name)
-    package.add("usr/lib/systemd/system/sluice.service", PACKAGING / "sluice.service")
+    for unit in ("sluice.service", "sluice-holder.service"):
+        package.add("usr/lib/systemd/system/" + unit, PACKAGING / unit)
     package.add("usr/lib/sysusers.d/sluice.conf", PACKAGING / "sluice.sysusers")
     package.add("etc/sluice/sluice.toml", PACKAGING / "sluice.toml")
     for source in sorted((ROOT / "classifiers").glob("*.c")):
@@ -227,6 +228,7 @@ def make_daemon(package, binaries, tools):
         run(tools / "sluice-bench", "manual", pages)
         for page in sorted(pathlib.Path(pages).iterdir()):
             package.write_compressed("usr/share/man/man1/" + page.name, page.read_bytes())
+    package.write_compressed("usr/share/man/man1/sluice-holder.1", (PACKAGING / "sluice-holder.1").read_bytes())
     page = manual.page(ROOT / "docs/reference/configuration.md", "sluice.toml", "5", "configuration of the Sluice daemon")
     package.write_compressed("usr/share/man/man5/sluice.toml.5", page)
     for shell, path in (("bash", "bash-completion/completions/sluice"), ("zsh", "zsh/vendor-completions/_sluice"),

@@ -273,6 +273,84 @@ mod tests {
     use std::os::{fd::AsFd, unix::net::UnixStream};
     use zerocopy::IntoBytes;
 
+    fn doorbell(id: u16) -> Vec<u8> {
+        let access = RegionAccess { offset: 0x1008, region: 0, count: 4 };
+        let header = Header { size: 36, ..Header::command(id, Command::REGION_WRITE).without_reply() };
+        [header.as_bytes(), access.as_bytes(), &[7, 0, 0, 0]].concat()
+    }
+
+    /// Takes all messages that have arrived, and returns their identifiers.
+    fn ids(receiver: &mut Receiver, socket: &UnixStream) -> Vec<u16> {
+        let mut ids = Vec::new();
+        while let Some(message) = receiver.receive(socket.as_fd()).expect("a healthy connection") {
+            ids.push(message.header.id);
+        }
+        ids
+    }
+
+    #[test]
+    fn messages_stay_in_the_socket_until_they_are_released() {
+        let (ours, mut peer) = UnixStream::pair().expect("a socket pair");
+        let mut receiver = Receiver::default();
+        receiver.leave_in_socket();
+        // More than the buffer has room for, and a part of another message.
+        let sent: Vec<u8> = (0..150).flat_map(doorbell).collect();
+        peer.write_all(&[&sent[..], &doorbell(150)[..20]].concat()).expect("it fits the socket");
+        let mut all = ids(&mut receiver, &ours);
+        assert!(!all.is_empty() && all.len() < 150, "{} fit the buffer", all.len());
+        assert_eq!(receiver.unreleased(), all.len() * 36);
+        // Another process would find all of them.
+        let mut other = Receiver::default();
+        other.leave_in_socket();
+        assert_eq!(ids(&mut other, &ours), all);
+        let first = receiver.first_unreleased().expect("there are some");
+        assert_eq!(peek(ours.as_fd()).expect("a healthy connection"), first);
+        while receiver.unreleased() > 0 {
+            receiver.release(ours.as_fd()).expect("a healthy connection");
+            all.extend(ids(&mut receiver, &ours));
+        }
+        assert_eq!(all, (0..150).collect::<Vec<_>>());
+        assert!(receiver.received().is_empty(), "the incomplete message is in the socket");
+        peer.write_all(&doorbell(150)[20..]).expect("room");
+        assert_eq!(ids(&mut receiver, &ours), [150]);
+        assert_eq!(receiver.position(), 151 * 36);
+    }
+
+    #[test]
+    fn a_long_message_that_stays_is_read_once() {
+        let (ours, mut peer) = UnixStream::pair().expect("a socket pair");
+        let mut receiver = Receiver::default();
+        receiver.leave_in_socket();
+        let header = Header { size: 20_000, ..Header::command(9, Command::REGION_WRITE) };
+        let message = [header.as_bytes(), &vec![5; 20_000 - Header::SIZE]].concat();
+        for part in message.chunks(3000) {
+            assert!(ids(&mut receiver, &ours).is_empty());
+            peer.write_all(part).expect("it fits the socket");
+        }
+        let taken = receiver.receive(ours.as_fd()).expect("a healthy connection").expect("it is whole");
+        assert!(taken.payload.iter().all(|byte| *byte == 5) && taken.payload.len() == 20_000 - Header::SIZE);
+    }
+
+    #[test]
+    fn descriptors_of_a_message_that_stays_come_once() {
+        let (ours, peer) = UnixStream::pair().expect("a socket pair");
+        let mut receiver = Receiver::default();
+        receiver.leave_in_socket();
+        let mut sender = crate::Sender::default();
+        let header = Header::command(3, Command::DMA_MAP);
+        for _ in 0..2 {
+            sender.send(peer.as_fd(), header, &[0; 32], &[], &[peer.as_fd()]).expect("sent");
+        }
+        for _ in 0..2 {
+            let message = receiver.receive(ours.as_fd()).expect("a healthy connection").expect("it is whole");
+            assert_eq!(message.fds.len(), 1);
+            drop(message);
+            assert!(receiver.receive(ours.as_fd()).expect("a healthy connection").is_none(), "to be released");
+            receiver.release(ours.as_fd()).expect("a healthy connection");
+        }
+        assert!(receiver.receive(ours.as_fd()).expect("a healthy connection").is_none());
+    }
+
     #[test]
     fn a_burst_of_doorbells_takes_no_memory() {
         let (ours, mut peer) = UnixStream::pair().expect("a socket pair");
