@@ -1,7 +1,9 @@
 //! Client of the holder, in the daemon.
 
 use crate::message::{RECORD_MAX, check_peer, greet, kind};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use sluice_handover::{Channel, ChannelError};
 use std::fmt;
@@ -110,6 +112,29 @@ impl Holder {
                     return Err(HolderError::Refused(String::from_utf8_lossy(&message.bytes).into_owned()));
                 }
                 _ => return Err(ChannelError::Malformed("a message of another kind").into()),
+            }
+        }
+    }
+
+    /// Checks whether the holder is there.
+    ///
+    /// # Errors
+    /// The holder cannot be reached.
+    pub fn check(&self) -> Result<(), HolderError> {
+        self.connect().map(drop)
+    }
+
+    /// Waits until the holder ends.
+    ///
+    /// # Errors
+    /// The holder cannot be reached.
+    pub fn wait_for_end(&self) -> Result<(), HolderError> {
+        let channel = self.connect()?;
+        loop {
+            match poll(&mut [PollFd::new(&channel, PollFlags::IN)], None) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(io::Error::from(errno).into()),
             }
         }
     }

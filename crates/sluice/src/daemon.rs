@@ -1,10 +1,9 @@
 //! `sluice serve`: from the configuration file to the exit code.
 
 use crate::check::{Checked, check};
-use crate::recover::recover;
 use crate::sockets::{Copies, Listening, SharedListener};
 use crate::upgrade::{Predecessor, Sockets, succeed};
-use crate::{log, watchdog};
+use crate::{log, recover, watchdog};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -150,7 +149,7 @@ impl Prepared {
 impl Daemon {
     fn start(config: Config, runtime: &Runtime) -> Result<Self, ApiError> {
         let mut prepared = Prepared::new(&config)?;
-        recover(&mut prepared);
+        recover::recover(&mut prepared);
         Self::open(config, prepared, None, || told(runtime))
     }
 
@@ -169,7 +168,7 @@ impl Daemon {
         sockets: Option<Sockets>,
         told: impl FnOnce() -> Result<Told, ApiError>,
     ) -> Result<Self, ApiError> {
-        let Prepared { drives, specs, directory, locks, places, .. } = prepared;
+        let Prepared { drives, specs, directory, locks, places, holder, .. } = prepared;
         let drives = Arc::new(drives);
         drives.heed_detachments()?;
         drives.heed_hosts()?;
@@ -181,6 +180,7 @@ impl Daemon {
             // These have failed in the other process, too. The API does not wait for them.
             Some(_) => open_in_background(Arc::clone(&drives), specs)?,
         }
+        recover::watch(holder, &drives)?;
         drives.balance()?;
         drives.heed_failures()?;
         drives.heed_doubts()?;

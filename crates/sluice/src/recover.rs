@@ -1,12 +1,13 @@
 //! Recovery after a dead daemon: the holder has its sockets, and the memory of its hosts.
 
 use crate::daemon::Prepared;
-use sluice_control::drives::HandedOver;
+use sluice_control::drives::{Drives, HandedOver};
 use sluice_handover::locks;
-use sluice_holder::HeldDrive;
+use sluice_holder::{HeldDrive, Holder};
+use sluice_spec::error::ApiError;
 use sluice_spec::words::count;
 use sluice_wiring::reactor_of_record;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time for the I/O of the dead daemon to end. Its files stay locked until then.
@@ -14,6 +15,34 @@ const IO_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time for the holder to close what is given up.
 const CLOSE_PAUSE: Duration = Duration::from_millis(50);
+
+/// Interval between two attempts to reach a holder that is gone.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Has the records of the drives kept again when the holder was restarted.
+///
+/// # Errors
+/// The thread cannot be started.
+pub(crate) fn watch(holder: Option<Holder>, drives: &Arc<Drives>) -> Result<(), ApiError> {
+    let Some(holder) = holder else { return Ok(()) };
+    let drives = Arc::downgrade(drives);
+    let watch = move || {
+        loop {
+            let ended = holder.wait_for_end();
+            if ended.is_ok() && drives.strong_count() > 0 {
+                tracing::warn!("the holder is gone: until it is there again, hosts are lost if the daemon dies");
+            }
+            while holder.check().is_err() {
+                std::thread::sleep(RETRY);
+            }
+            let Some(drives) = drives.upgrade() else { return };
+            tracing::info!("the holder is there, and keeps the drives");
+            drives.keep_again();
+        }
+    };
+    let started = std::thread::Builder::new().name("holder".to_owned()).spawn(watch);
+    started.map(drop).map_err(|error| ApiError::internal(format!("cannot start a thread: {error}")))
+}
 
 /// Opens the drives that a dead daemon has left. They are held until they go on.
 pub(crate) fn recover(prepared: &mut Prepared) {

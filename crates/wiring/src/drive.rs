@@ -18,6 +18,7 @@ use sluice_controller::LatencyClock;
 use sluice_frontend::Drive;
 use sluice_frontend_tcp::{self as tcp, Directory};
 use sluice_frontend_vfio_user::Access;
+use sluice_holder::Holder;
 use sluice_reactor::{ReactorGone, ReactorHandle, TaskHandle};
 use sluice_router::Classifier;
 use sluice_spec::error::{ApiError, Kind};
@@ -54,6 +55,8 @@ pub(super) struct WiredDrive {
     pub(super) latency: DriveLatency,
     /// Times that a first client came or the last one went, which the reactor writes.
     pub(super) transitions: Arc<AtomicU64>,
+    /// Holder of the drive's records, if its hosts can be continued.
+    pub(super) holder: Option<Holder>,
     /// Entry in the directory for hosts on the network, if they may connect.
     listed: Option<Listed>,
 }
@@ -94,8 +97,10 @@ pub(super) struct OpenContext<'a> {
     pub(super) directory: Arc<Directory>,
     /// Record of the drive, if another process hands it over, or has left it.
     pub(super) incoming: Option<IncomingDrive>,
-    /// Keeper of the drive's records, if there is a holder.
-    pub(super) keeper: Option<DriveKeeper>,
+    /// Holder of the drive's records, if its hosts can be continued.
+    pub(super) holder: Option<Holder>,
+    /// Number of the reactor.
+    pub(super) number: usize,
 }
 
 impl WiredDrive {
@@ -166,7 +171,7 @@ impl WiredDrive {
             sockets,
             subsystem,
             may_have_grown,
-            keeper: at.keeper,
+            keeper: at.holder.as_ref().and_then(|holder| DriveKeeper::connect(holder, &spec.name, at.number)),
             hosts,
             channels: channels.clone(),
             latency: latency.writer(),
@@ -187,6 +192,7 @@ impl WiredDrive {
             channels,
             latency,
             transitions,
+            holder: at.holder,
             listed: None,
         };
         drive.renew_caches();

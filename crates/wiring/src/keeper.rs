@@ -1,14 +1,32 @@
 //! Records of a drive at the holder, which outlives the daemon.
 
+use super::drive::WiredDrive;
 use super::hand_over::Parts;
+use sluice_control::drives::Running;
 use sluice_frontend::record::HandOverError;
 use sluice_frontend::{Drive, Keeper};
 use sluice_frontend_vfio_user::Socket;
 use sluice_holder::{Holder, Keeping};
+use sluice_spec::error::ApiError;
 use std::os::fd::AsFd;
 
 /// Time for which answers wait while no record can be made: during a reset, for example.
 const PATIENCE_NS: u64 = 100_000_000;
+
+impl WiredDrive {
+    /// Has the records of the drive kept from now on, if there is a holder.
+    pub(super) fn keep(&self) -> Result<(), ApiError> {
+        let Some(holder) = &self.holder else { return Ok(()) };
+        let Some(keeper) = DriveKeeper::connect(holder, &self.name, self.reactor().unwrap_or(0)) else {
+            return Ok(());
+        };
+        self.execute(move |drive, now_ns| {
+            Socket::keep(drive, now_ns);
+            drive.keep(Box::new(keeper), now_ns)
+        })
+        .map(drop)
+    }
+}
 
 /// Keeps the records of one drive.
 #[derive(Debug)]

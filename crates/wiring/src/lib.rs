@@ -33,7 +33,6 @@ use classifier::{BackgroundChannels, Retired, SharedMaps, start_retiring};
 use drive::{OpenContext, WiredDrive};
 pub use function::start_functions_by;
 use hand_over::IncomingDrive;
-use keeper::DriveKeeper;
 pub use hand_over::reactor_of_record;
 pub use labels::problem as label_problem;
 pub use namespace::{PreparedNamespace, StackControl, StackControls};
@@ -218,17 +217,17 @@ impl Wiring {
             slow_ns: self.slow_ns,
             directory: self.directory(),
             incoming: incoming.transpose()?,
-            keeper: self.keeper(spec, reactor),
+            holder: self.holder_for(spec),
+            number: reactor,
         };
         WiredDrive::open(spec, remembered, context)
     }
 }
 
 impl Wiring {
-    /// Connects to the holder for a drive whose hosts can be continued: its data is not in the daemon.
-    fn keeper(&self, spec: &DriveSpec, reactor: usize) -> Option<DriveKeeper> {
-        let holder = self.holder.as_ref().filter(|_| spec.outlives_daemon() && spec.sockets() > 0)?;
-        DriveKeeper::connect(holder, &spec.name, reactor)
+    /// Returns the holder for a drive whose hosts can be continued: its data is not in the daemon.
+    fn holder_for(&self, spec: &DriveSpec) -> Option<Holder> {
+        self.holder.clone().filter(|_| spec.outlives_daemon() && spec.sockets() > 0)
     }
 }
 

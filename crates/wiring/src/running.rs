@@ -59,6 +59,10 @@ impl Running for WiredDrive {
         self.continue_now()
     }
 
+    fn keep_again(&self) -> Result<(), ApiError> {
+        self.keep()
+    }
+
     fn status(&self) -> Result<Status, ApiError> {
         self.query(status)
     }

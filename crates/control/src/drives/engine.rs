@@ -301,6 +301,11 @@ pub trait Running: Send + Sync {
         Ok(())
     }
 
+    /// Has the records of the drive kept by a holder that is new, if there is one.
+    fn keep_again(&self) -> Result<(), ApiError> {
+        Ok(())
+    }
+
     /// Starts the end of the drive. The socket is removed, and no new command begins. Commands in flight
     /// complete, then the client is notified and disconnected. [`Status::drained`] shows when that is over.
     fn drain(&self) -> Result<(), ApiError>;

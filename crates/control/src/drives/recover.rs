@@ -26,4 +26,13 @@ impl Drives {
         lock(&self.entries).insert(name.to_owned(), entry);
         Ok(())
     }
+
+    /// Has the records of all drives kept by a holder that is new.
+    pub fn keep_again(&self) {
+        for (name, running) in self.running() {
+            if let Err(problem) = running.keep_again() {
+                tracing::warn!("drive {name}: its hosts are lost if the daemon dies: {}", problem.in_one_line());
+            }
+        }
+    }
 }

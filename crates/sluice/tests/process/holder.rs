@@ -56,6 +56,19 @@ fn start(drives: &str) -> (Daemon, Holder) {
     (daemon, holder)
 }
 
+/// Runs a load while the daemon is changed.
+fn load_during(load: &mut Load, change: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let changing = scope.spawn(change);
+        let before = load.completed;
+        while !changing.is_finished() || load.completed == before {
+            load.turn(true);
+            std::thread::yield_now();
+        }
+        assert!(changing.join().is_ok(), "a change failed");
+    });
+}
+
 /// Kills and starts the daemon again and again under loads, and prints the pauses.
 fn kill_under_load(daemon: &mut Daemon, loads: &mut [Load], count: usize) {
     let steps = AtomicUsize::new(0);
@@ -179,4 +192,87 @@ fn a_host_may_come_while_the_daemon_is_gone() {
         }
         load.end();
     }
+}
+
+#[test]
+fn upgrades_and_deaths_may_follow_one_another() {
+    let (mut daemon, _holder) = start(DRIVES);
+    let mut host = daemon.host("demo");
+    let mut load = Load::new(&mut host, 1, 0);
+    for _ in 0..4 {
+        load_during(&mut load, || daemon.upgrade(&[]));
+        load_during(&mut load, || {
+            daemon.crash();
+            daemon.restart();
+        });
+        // An upgrade that fails leaves the record to the old process.
+        load_during(&mut load, || {
+            daemon.try_upgrade(&["--binary", "/bin/false"]).expect_err("it is no daemon");
+            daemon.crash();
+            daemon.restart();
+        });
+    }
+    load.end();
+}
+
+#[test]
+fn a_holder_may_be_replaced() {
+    let (mut daemon, holder) = start(DRIVES);
+    let mut host = daemon.host("demo");
+    let mut load = Load::new(&mut host, 1, 0);
+    load_during(&mut load, || {
+        drop(holder);
+        wait_for("a warning", || daemon.log().contains("the holder is gone"));
+    });
+    let path = daemon.folder.path().join("holder.sock");
+    std::fs::remove_file(&path).expect("it is there");
+    let _holder = Holder::start(&daemon);
+    load_during(&mut load, || {
+        wait_for("the records", || daemon.log().contains("the holder is there"));
+        // The last of the two drives may be about to be kept.
+        std::thread::sleep(Duration::from_millis(200));
+        daemon.crash();
+        daemon.restart();
+    });
+    load.end();
+}
+
+/// Checks that a daemon without its holder serves, and that drives with data in the daemon are not continued.
+#[test]
+fn what_cannot_be_kept_ends_with_the_daemon() {
+    const MEMORY: &str = "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n";
+    let (mut daemon, holder) = start(MEMORY);
+    daemon.host("demo");
+    daemon.crash();
+    daemon.restart();
+    assert!(!daemon.log().contains("continuing"), "{}", daemon.log());
+    daemon.host("demo");
+    drop(holder);
+    daemon.crash();
+    daemon.declare(SETTINGS, DRIVES);
+    daemon.restart();
+    let log = daemon.log();
+    assert!(log.contains("no host of an earlier daemon is continued: cannot connect to the holder"), "{log}");
+    assert!(log.contains("its hosts are lost if the daemon dies"), "{log}");
+    let mut host = daemon.host("demo");
+    let mut load = Load::new(&mut host, 1, 0);
+    load_during(&mut load, || std::thread::sleep(Duration::from_millis(100)));
+    load.end();
+}
+
+/// Checks that a drive that the next configuration no longer has is given up, and its place is free.
+#[test]
+fn a_drive_that_is_gone_from_the_configuration_is_given_up() {
+    let (mut daemon, _holder) = start(DRIVES);
+    let _host = daemon.host("other");
+    daemon.crash();
+    let demo = DRIVES.split("[[drive]]\nname = \"other\"").next().expect("the first drive");
+    daemon.declare(SETTINGS, demo);
+    daemon.restart();
+    assert!(daemon.log().contains("drive other is not continued"), "{}", daemon.log());
+    daemon.host("demo");
+    daemon.stop();
+    daemon.declare(SETTINGS, DRIVES);
+    daemon.restart();
+    daemon.host("other");
 }
