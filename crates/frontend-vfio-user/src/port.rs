@@ -597,7 +597,12 @@ impl Port {
     }
 
     /// Keeps no record any more.
-    pub(crate) fn stop_keeping(&mut self, controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) {
+    pub(crate) fn stop_keeping(
+        &mut self,
+        controller: &mut Controller,
+        subsystem: &mut Subsystem,
+        now_ns: u64,
+    ) {
         self.kept = None;
         self.let_go(controller, subsystem, now_ns);
         controller.stop_keeping();
@@ -726,7 +731,11 @@ impl Port {
         }
         if self.is_vacant() {
             let needs_record = self.kept.is_some() && self.needs_record(controller);
-            return if needs_record { Arm::Busy } else { Arm::Asleep { until: self.acceptor.retry_ns(now_ns) } };
+            return if needs_record {
+                Arm::Busy
+            } else {
+                Arm::Asleep { until: self.acceptor.retry_ns(now_ns) }
+            };
         }
         if self.session().is_some_and(Session::is_ready) || controller.arm(subsystem) {
             return Arm::Busy;

@@ -309,8 +309,9 @@ pub(super) fn take_session(
     let unfinished = Unfinished { received, received_fds, unsent, attached };
     let connection = match left {
         Some(left) => left.resume(socket.into(), unfinished)?,
-        None => Connection::resume(socket.into(), unfinished)
-            .ok_or(RecordError::Invalid("unfinished message"))?,
+        None => {
+            Connection::resume(socket.into(), unfinished).ok_or(RecordError::Invalid("unfinished message"))?
+        }
     };
     Ok(Session::resume(connection, client, surplus_fds))
 }

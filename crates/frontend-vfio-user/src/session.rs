@@ -222,7 +222,9 @@ impl Session {
             match next {
                 // The message stays until its wait is over.
                 Ok(Next::Wait(_)) => {}
-                Ok(_) if header.command != Command::REGION_READ && context.counters.doorbells == doorbells => {
+                Ok(_)
+                    if header.command != Command::REGION_READ && context.counters.doorbells == doorbells =>
+                {
                     progress.has_changed = true;
                     sender.hold();
                 }

@@ -91,7 +91,8 @@ impl Socket {
     /// # Errors
     /// Something is under way that only this process can finish.
     pub fn records(drive: &Drive, now_ns: u64) -> Result<Vec<SocketRecord>, HandOverError> {
-        let record = |socket: &Self| record::keep(&socket.port, &socket.controller, drive.subsystem(), now_ns);
+        let record =
+            |socket: &Self| record::keep(&socket.port, &socket.controller, drive.subsystem(), now_ns);
         drive.frontends::<Self>().map(record).collect()
     }
 

@@ -30,7 +30,9 @@ pub enum HolderError {
 impl fmt::Display for HolderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Connect(path, error) => write!(f, "cannot connect to the holder at {}: {error}", path.display()),
+            Self::Connect(path, error) => {
+                write!(f, "cannot connect to the holder at {}: {error}", path.display())
+            }
             Self::Channel(error) => write!(f, "the holder: {error}"),
             Self::Refused(why) => write!(f, "the holder refuses: {why}"),
             Self::Io(error) => write!(f, "a record cannot be made: {error}"),

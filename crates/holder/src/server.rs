@@ -127,9 +127,13 @@ impl Server {
                 () if self.kept.values().any(|kept| kept.orphan_since.is_some()) => Some(SLOW_LOOK),
                 () => None,
             };
-            let wait = wait.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
-            let fds = [told, self.listener.as_fd()].into_iter().chain(self.peers.iter().map(|peer| peer.channel.as_fd()));
-            let mut polled: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+            let wait = wait
+                .map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
+            let fds = [told, self.listener.as_fd()]
+                .into_iter()
+                .chain(self.peers.iter().map(|peer| peer.channel.as_fd()));
+            let mut polled: Vec<PollFd<'_>> =
+                fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
             match poll(&mut polled, wait.as_ref()) {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
@@ -179,7 +183,8 @@ impl Server {
             (Role::New, kind::KEEP) => {
                 let name = greeting(&message)?;
                 let at = name.iter().position(|byte| *byte == 0);
-                let (daemon, drive) = name.split_at(at.ok_or(ChannelError::Malformed("a name without a drive"))?);
+                let (daemon, drive) =
+                    name.split_at(at.ok_or(ChannelError::Malformed("a name without a drive"))?);
                 peer.role = Role::Keeps((text(daemon)?, text(&drive[1..])?));
             }
             (Role::New, kind::TAKE) => {
@@ -247,7 +252,8 @@ impl Server {
             self.end(number);
         }
         let patience = self.limits.patience;
-        let is_over = |kept: &Kept| kept.orphan_since.is_some_and(|since| now.duration_since(since) >= patience);
+        let is_over =
+            |kept: &Kept| kept.orphan_since.is_some_and(|since| now.duration_since(since) >= patience);
         let over: Vec<Key> =
             self.kept.iter().filter(|(_, kept)| is_over(kept)).map(|(key, _)| key.clone()).collect();
         for key in over {
@@ -258,7 +264,8 @@ impl Server {
 
     /// Returns another process that keeps drives of this daemon, or has not ended.
     fn former(&self, daemon: &str, successor: Pid) -> Option<Pid> {
-        let keeps = self.peers.iter().filter(|peer| matches!(&peer.role, Role::Keeps(key) if key.0 == daemon));
+        let keeps =
+            self.peers.iter().filter(|peer| matches!(&peer.role, Role::Keeps(key) if key.0 == daemon));
         let all = keeps.map(|peer| peer.process).chain(self.ending.iter().map(|(process, _)| *process));
         all.into_iter().find(|process| *process != successor)
     }

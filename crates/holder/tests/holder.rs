@@ -159,8 +159,17 @@ fn a_path_has_one_holder_at_a_time() {
 fn strange_messages_end_their_connection_only() {
     let rig = Rig::start("strange", Limits::default());
     kill(daemon(&rig.path, "a record", ""));
-    for bytes in [&b""[..], b"x", b"\x64\0\0", b"\x64\0\0\x02name", b"\x64\0\0\x01no drive", b"\x66\0\0", b"\x65\0\0\x01\xff\xfe"] {
-        let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None);
+    for bytes in [
+        &b""[..],
+        b"x",
+        b"\x64\0\0",
+        b"\x64\0\0\x02name",
+        b"\x64\0\0\x01no drive",
+        b"\x66\0\0",
+        b"\x65\0\0\x01\xff\xfe",
+    ] {
+        let socket =
+            rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None);
         let socket = socket.expect("a socket");
         let address = rustix::net::SocketAddrUnix::new(&rig.path).expect("a path");
         rustix::net::connect(&socket, &address).expect("it listens");

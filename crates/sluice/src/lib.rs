@@ -6,6 +6,7 @@ pub mod cli;
 pub mod daemon;
 mod doctor;
 pub mod log;
+mod orphans;
 mod page;
 mod qmp;
 mod recover;

@@ -1,6 +1,7 @@
 //! Recovery after a dead daemon: the holder has its sockets, and the memory of its hosts.
 
 use crate::daemon::Prepared;
+use crate::orphans;
 use sluice_control::drives::{Drives, HandedOver};
 use sluice_handover::locks;
 use sluice_holder::{HeldDrive, Holder};
@@ -12,6 +13,9 @@ use std::time::{Duration, Instant};
 
 /// Time for the I/O of the dead daemon to end. Its files stay locked until then.
 const IO_LIMIT: Duration = Duration::from_secs(10);
+
+/// Time for controllers on the network to end the connections of the dead daemon. Virtual machines wait.
+const PEERS_LIMIT: Duration = Duration::from_secs(3);
 
 /// Time for the holder to close what is given up.
 const CLOSE_PAUSE: Duration = Duration::from_millis(50);
@@ -30,7 +34,9 @@ pub(crate) fn watch(holder: Option<Holder>, drives: &Arc<Drives>) -> Result<(), 
         loop {
             let ended = holder.wait_for_end();
             if ended.is_ok() && drives.strong_count() > 0 {
-                tracing::warn!("the holder is gone: until it is there again, hosts are lost if the daemon dies");
+                tracing::warn!(
+                    "the holder is gone: until it is there again, hosts are lost if the daemon dies"
+                );
             }
             while holder.check().is_err() {
                 std::thread::sleep(RETRY);
@@ -57,6 +63,12 @@ pub(crate) fn recover(prepared: &mut Prepared) {
     let drives = count(left.len(), "drive");
     tracing::warn!("the last daemon has died; continuing {drives} that it left");
     locks::wait_until(Instant::now() + IO_LIMIT);
+    let is_left = |name: &String| left.iter().any(|it| it.name == *name);
+    let remote = prepared.specs.iter().filter(|(spec, _)| is_left(&spec.name));
+    let addresses: Vec<String> = remote.flat_map(|(spec, _)| spec.remote_addresses()).collect();
+    if !orphans::wait_for_end(&addresses, Instant::now() + PEERS_LIMIT) {
+        tracing::warn!("connections of the last daemon have not ended: {}", addresses.join(", "));
+    }
     for HeldDrive { name, bytes, fds } in left {
         let reactor = reactor_of_record(&bytes).unwrap_or_default();
         let handed = HandedOver { bytes, fds, is_left: true };

@@ -21,6 +21,35 @@ impl DriveSpec {
     }
 }
 
+impl DriveSpec {
+    /// Returns the addresses of all controllers on the network that the drive is connected to.
+    pub fn remote_addresses(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for namespace in &self.namespaces {
+            namespace.nvme_tcp.iter().for_each(|it| it.note_addresses(&mut found));
+            note_addresses(&namespace.functions, &mut found);
+            for path in &namespace.paths {
+                path.nvme_tcp.iter().for_each(|it| it.note_addresses(&mut found));
+                note_addresses(&path.functions, &mut found);
+            }
+        }
+        found
+    }
+}
+
+fn note_addresses(functions: &[FunctionSpec], found: &mut Vec<String>) {
+    for layer in functions.iter().flat_map(FunctionSpec::layers) {
+        layer.nvme_tcp.iter().for_each(|it| it.note_addresses(found));
+        note_addresses(&layer.functions, found);
+    }
+}
+
+impl NvmeTcpSpec {
+    fn note_addresses(&self, found: &mut Vec<String>) {
+        found.extend([&self.address].into_iter().chain(&self.addresses).filter(|it| !it.is_empty()).cloned());
+    }
+}
+
 fn are_remote(functions: &[FunctionSpec]) -> bool {
     let mut layers = functions.iter().flat_map(FunctionSpec::layers);
     layers.any(|layer| layer.nvme_tcp.is_some() || are_remote(&layer.functions))

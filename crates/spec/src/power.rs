@@ -7,7 +7,14 @@ impl DriveSpec {
     /// killed daemon leaves such writes in the page cache, or in a device.
     pub fn outlives_daemon(&self) -> bool {
         let is_pool_kept = self.pool.as_ref().is_none_or(|pool| is_kept(pool.target));
-        is_pool_kept && self.numbered().all(|(_, namespace)| outlives_daemon(namespace))
+        is_pool_kept && self.numbered().all(|(_, namespace)| all_parts(namespace, &outlives_daemon))
+    }
+
+    /// Returns whether another daemon can continue the drive under its hosts after the death of this one: no data and
+    /// no acknowledged write is in the daemon alone. Controllers on the network keep what they have acknowledged.
+    pub fn can_be_continued(&self) -> bool {
+        let is_pool_kept = self.pool.as_ref().is_none_or(|pool| is_kept(pool.target));
+        is_pool_kept && self.numbered().all(|(_, namespace)| all_parts(namespace, &is_continued))
     }
 
     /// Returns whether some of its data is on other NVMe controllers, which may lose power by themselves.
@@ -36,15 +43,22 @@ fn is_on_device(namespace: &NamespaceSpec) -> bool {
 }
 
 fn outlives_daemon(namespace: &NamespaceSpec) -> bool {
+    is_kept(namespace.target) || is_on_device(namespace)
+}
+
+fn is_continued(namespace: &NamespaceSpec) -> bool {
+    outlives_daemon(namespace) || namespace.target == TargetKind::NvmeTcp
+}
+
+/// Returns whether `is_so` for the targets of all layers, and no function holds writes.
+fn all_parts(namespace: &NamespaceSpec, is_so: &impl Fn(&NamespaceSpec) -> bool) -> bool {
     let keeps = |function: &FunctionSpec| {
         !function.shape().holds_writes
-            && function.layers().iter().map(LayerSpec::as_namespace).all(|it| outlives_daemon(&it))
+            && function.layers().iter().map(LayerSpec::as_namespace).all(|it| all_parts(&it, is_so))
     };
     let own_paths = namespace.paths.iter().map(|path| match path.way(namespace) {
-        Ok(Way::Own(own)) => outlives_daemon(&own),
+        Ok(Way::Own(own)) => all_parts(&own, is_so),
         way => way.is_ok(),
     });
-    (is_kept(namespace.target) || is_on_device(namespace))
-        && namespace.functions.iter().all(keeps)
-        && own_paths.into_iter().all(|kept| kept)
+    is_so(namespace) && namespace.functions.iter().all(keeps) && own_paths.into_iter().all(|kept| kept)
 }

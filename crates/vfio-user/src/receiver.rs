@@ -345,7 +345,10 @@ mod tests {
             let message = receiver.receive(ours.as_fd()).expect("a healthy connection").expect("it is whole");
             assert_eq!(message.fds.len(), 1);
             drop(message);
-            assert!(receiver.receive(ours.as_fd()).expect("a healthy connection").is_none(), "to be released");
+            assert!(
+                receiver.receive(ours.as_fd()).expect("a healthy connection").is_none(),
+                "to be released"
+            );
             receiver.release(ours.as_fd()).expect("a healthy connection");
         }
         assert!(receiver.receive(ours.as_fd()).expect("a healthy connection").is_none());

@@ -227,7 +227,7 @@ impl Wiring {
 impl Wiring {
     /// Returns the holder for a drive whose hosts can be continued: its data is not in the daemon.
     fn holder_for(&self, spec: &DriveSpec) -> Option<Holder> {
-        self.holder.clone().filter(|_| spec.outlives_daemon() && spec.sockets() > 0)
+        self.holder.clone().filter(|_| spec.can_be_continued() && spec.sockets() > 0)
     }
 }
 

@@ -136,8 +136,7 @@ impl PreparedDrive {
         let now_ns = sluice_reactor::now_ns();
         if let Some(record) = self.subsystem {
             let record = SubsystemRecord::decode(&record, now_ns).map_err(|error| in_words(&error))?;
-            subsystem
-                .take_over(record, self.may_have_grown, now_ns).map_err(|error| in_words(&error))?;
+            subsystem.take_over(record, self.may_have_grown, now_ns).map_err(|error| in_words(&error))?;
         }
         let mut drive = Drive::new(task, io, subsystem);
         drive.count_transitions(self.transitions);

@@ -127,7 +127,9 @@ impl Settings {
 
     /// Makes relative paths absolute; they are relative to `folder`.
     pub(super) fn resolve_paths(&mut self, folder: &Path) {
-        for path in [&mut self.api, &mut self.state, &mut self.sockets, &mut self.holder].into_iter().flatten() {
+        for path in
+            [&mut self.api, &mut self.state, &mut self.sockets, &mut self.holder].into_iter().flatten()
+        {
             *path = folder.join(&path);
         }
     }

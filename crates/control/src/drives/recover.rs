@@ -31,7 +31,10 @@ impl Drives {
     pub fn keep_again(&self) {
         for (name, running) in self.running() {
             if let Err(problem) = running.keep_again() {
-                tracing::warn!("drive {name}: its hosts are lost if the daemon dies: {}", problem.in_one_line());
+                tracing::warn!(
+                    "drive {name}: its hosts are lost if the daemon dies: {}",
+                    problem.in_one_line()
+                );
             }
         }
     }

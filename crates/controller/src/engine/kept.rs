@@ -64,7 +64,9 @@ impl Controller {
             let tail = doorbells.sq_tail(sq.id);
             match sq.id {
                 // Its head is that of the record, and entries behind it are taken again.
-                0 => live.retain(|it| it.sq != 0 || !entries(sq, tail).any(|entry| entry.cid == it.entry.cid)),
+                0 => {
+                    live.retain(|it| it.sq != 0 || !entries(sq, tail).any(|entry| entry.cid == it.entry.cid))
+                }
                 _ => pass_taken(sq, tail, &live),
             }
             doorbells.put_event_index_behind(sq.id, sq.head);

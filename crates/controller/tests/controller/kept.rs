@@ -182,10 +182,8 @@ fn an_admin_command_is_executed_once() {
         rig.run();
         let done: Vec<u16> = rig.host.reap_all(0).iter().map(|completion| completion.cid).collect();
         assert_eq!(done, [cid]);
-        let get = SubmissionEntry {
-            cdw10: FeatureId::INTERRUPT_COALESCING.0.into(),
-            ..entry(admin::GET_FEATURES)
-        };
+        let get =
+            SubmissionEntry { cdw10: FeatureId::INTERRUPT_COALESCING.0.into(), ..entry(admin::GET_FEATURES) };
         let cid = rig.host.submit(0, get);
         rig.run();
         let result = rig.host.reap(0).expect("a result");
@@ -218,7 +216,10 @@ enum Step {
     Feature(u8),
     Pair(bool),
     /// A turn, after which the process dies. It may not have noted the heads or tails of the turn.
-    Die { notes_heads: bool, notes_tails: bool },
+    Die {
+        notes_heads: bool,
+        notes_tails: bool,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {

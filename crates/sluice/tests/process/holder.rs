@@ -5,6 +5,7 @@ use crate::common::{Daemon, LIMIT, wait_for};
 use crate::load::Load;
 use sluice_host::{Controller, Deadline, Mode, Namespace, QueueLayout, Settings, VfioUser, entry};
 use sluice_nvme::FeatureId;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -132,7 +133,8 @@ fn change_everything(host: &mut Controller, is_over: &impl Fn() -> bool) -> u32 
     let mut rounds = 0;
     while !is_over() {
         rounds += 1;
-        let vectors = host.admin(entry::set_features(FeatureId::ARBITRATION, 0, 1 + rounds % 5)).expect("a controller");
+        let vectors =
+            host.admin(entry::set_features(FeatureId::ARBITRATION, 0, 1 + rounds % 5)).expect("a controller");
         assert!(vectors.status().is_success(), "{:?}", vectors.status());
         // The namespace maps memory of its own, and unmaps it at the end.
         let queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
@@ -240,7 +242,8 @@ fn a_holder_may_be_replaced() {
 /// Checks that a daemon without its holder serves, and that drives with data in the daemon are not continued.
 #[test]
 fn what_cannot_be_kept_ends_with_the_daemon() {
-    const MEMORY: &str = "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n";
+    const MEMORY: &str =
+        "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"16MiB\"\n";
     let (mut daemon, holder) = start(MEMORY);
     daemon.host("demo");
     daemon.crash();
@@ -275,4 +278,22 @@ fn a_drive_that_is_gone_from_the_configuration_is_given_up() {
     daemon.declare(SETTINGS, DRIVES);
     daemon.restart();
     daemon.host("other");
+}
+
+/// Checks that a drive on another daemon continues, too.
+#[test]
+fn a_drive_on_the_network_is_continued() {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port();
+    let far = Daemon::start(&format!(
+        "[tcp]\nlisten = [\"127.0.0.1:{port}\"]\n[[drive]]\nname = \"far\"\n[drive.tcp]\nnqn = \"nqn.2026-11.example.sluice:far\"\n\
+         [[drive.namespace]]\ntarget = \"file\"\npath = \"far.img\"\nsize = \"16MiB\"\n"
+    ));
+    let (mut daemon, _holder) = start(&format!(
+        "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"nvme-tcp\"\n[drive.namespace.nvme_tcp]\n\
+         address = \"127.0.0.1:{port}\"\nsubnqn = \"nqn.2026-11.example.sluice:far\"\n"
+    ));
+    let mut host = daemon.host("demo");
+    let mut loads = [Load::new(&mut host, 1, 0)];
+    kill_under_load(&mut daemon, &mut loads, 10);
+    drop(far);
 }
