@@ -108,7 +108,7 @@ impl Left {
     /// Continues the connection behind the last message that was handled.
     ///
     /// # Errors
-    /// The socket has other bytes than the words tell.
+    /// The socket has fewer bytes than that.
     pub(super) fn resume(
         &self,
         socket: UnixStream,

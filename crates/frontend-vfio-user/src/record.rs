@@ -167,7 +167,7 @@ pub struct IncomingSocket {
     port: Vec<u8>,
     space: Vec<u8>,
     client: Option<Vec<u8>>,
-    /// What a process that has died has left besides.
+    /// Further state of a process that has died.
     kept: Option<Vec<u8>>,
     incoming: Incoming,
 }

@@ -1,8 +1,8 @@
 //! A drive: one subsystem with its front-ends, as one task of a reactor.
 
 use crate::frontends::Frontends;
-use crate::keeper::Keeper;
 use crate::nvme::{NewFrontend, NvmeFrontend};
+use crate::record_sink::RecordSink;
 use crate::remote_queues::{Migration, RemoteGroups, RemoteHandle};
 use crate::token::FrontendToken;
 use sluice_controller::{CannotMigrate, RecallCause, ReturningGroup, Subsystem};
@@ -26,7 +26,7 @@ pub struct Drive {
     transitions: Arc<AtomicU64>,
     /// Space without memory, for turns of the subsystem without a host.
     no_memory: Space,
-    keeper: Option<Box<dyn Keeper>>,
+    sink: Option<Box<dyn RecordSink>>,
 }
 
 impl Drive {
@@ -34,25 +34,25 @@ impl Drive {
     pub fn new(task: TaskId, io: Io, subsystem: Subsystem) -> Self {
         let (frontends, remote_groups) = (Frontends::default(), RemoteGroups::default());
         let (transitions, no_memory) = (Arc::default(), Space::new());
-        Self { task, io, subsystem, frontends, remote_groups, transitions, no_memory, keeper: None }
+        Self { task, io, subsystem, frontends, remote_groups, transitions, no_memory, sink: None }
     }
 
     /// Has the records of the drive kept from now on, the first one at once. Returns whether it was kept.
-    pub fn keep(&mut self, keeper: Box<dyn Keeper>, now_ns: u64) -> bool {
-        self.keeper = Some(keeper);
+    pub fn keep(&mut self, sink: Box<dyn RecordSink>, now_ns: u64) -> bool {
+        self.sink = Some(sink);
         self.keep_record(now_ns)
     }
 
     /// Returns whether records of the drive are kept.
     pub fn is_kept(&self) -> bool {
-        self.keeper.is_some()
+        self.sink.is_some()
     }
 
     #[cold]
     fn keep_record(&mut self, now_ns: u64) -> bool {
-        let Some(mut keeper) = self.keeper.take() else { return false };
-        let is_kept = keeper.keep(self, now_ns);
-        self.keeper = is_kept.then_some(keeper);
+        let Some(mut sink) = self.sink.take() else { return false };
+        let is_kept = sink.keep(self, now_ns);
+        self.sink = is_kept.then_some(sink);
         is_kept
     }
 
@@ -135,7 +135,7 @@ impl Drive {
     /// Starts the migration of a queue group to a remote task. The group leaves when its commands have ended.
     pub fn migrate_group(&mut self, migration: Migration) {
         let Self { subsystem, frontends, remote_groups, .. } = self;
-        let is_kept = self.keeper.is_some();
+        let is_kept = self.sink.is_some();
         match frontends.iter_mut().find_map(|frontend| frontend.group_owner()) {
             // The segments of other reactors are in no record.
             Some(_) if is_kept => (migration.answer)(Err(CannotMigrate("its records are kept by a holder"))),
@@ -219,7 +219,7 @@ impl Task for Drive {
         if self.remote_groups.are_some() {
             self.advance_remote_groups(now_ns);
         }
-        if self.keeper.is_some() && self.frontends.iter().any(|frontend| frontend.needs_record()) {
+        if self.sink.is_some() && self.frontends.iter().any(|frontend| frontend.needs_record()) {
             self.keep_record(now_ns);
         }
         match served.is_vacant {

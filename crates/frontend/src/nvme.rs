@@ -15,7 +15,7 @@ pub trait NvmeFrontend: Frontend<Backend = Subsystem> {
         None
     }
 
-    /// Returns whether something waits until a record of the drive is [kept](crate::Keeper).
+    /// Returns whether something waits until a record of the drive is [kept](crate::RecordSink).
     fn needs_record(&self) -> bool {
         false
     }

@@ -185,7 +185,7 @@ impl Keeping {
         Ok(self.0.send(kind::RECORD, &[], &all, Instant::now())?)
     }
 
-    /// Ends the records: nobody is to continue the drive.
+    /// Ends the records, so that no daemon continues the drive.
     pub fn release(&self) {
         // A holder that is gone keeps nothing.
         let _ = self.0.send(kind::RELEASE, &[], &[], Instant::now());

@@ -21,7 +21,7 @@ pub(crate) mod kind {
     pub(crate) const KEEP: u16 = 100;
     /// Greeting of a daemon that begins, with its name: the records of its predecessor are sent.
     pub(crate) const TAKE: u16 = 101;
-    /// Record of a drive: the first descriptor is a file with its bytes, the others are those that it names.
+    /// Record of a drive: the first descriptor is a file with its bytes, and it names the others.
     pub(crate) const RECORD: u16 = 102;
     /// End of the records of a drive: it is deleted, or its daemon stops.
     pub(crate) const RELEASE: u16 = 103;

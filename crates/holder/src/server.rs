@@ -67,10 +67,10 @@ struct Peer {
 
 #[derive(Debug)]
 enum Role {
-    /// It has not greeted yet.
+    /// Connection without a greeting.
     New,
     Keeps(Key),
-    /// It waits for the records of this daemon.
+    /// Wait for the records of this daemon, until a time.
     Takes(String, Instant),
 }
 
@@ -228,7 +228,7 @@ impl Server {
         }
     }
 
-    /// Answers those who wait, and gives up drives that nobody has continued.
+    /// Ends waits for records, and gives up drives that no daemon has continued.
     fn end_waits(&mut self, now: Instant) {
         self.ending.retain(|(_, process)| !has_ended(process.as_fd()));
         let waits: Vec<u64> = self.peers.iter().map(|peer| peer.number).collect();

@@ -41,7 +41,7 @@ impl Drop for Rig {
     }
 }
 
-/// Starts a daemon that keeps one record of a drive, does what `then` says, and waits for its death.
+/// Starts a daemon that keeps one record of a drive, obeys `then`, and waits for its death.
 fn daemon(path: &Path, record: &str, then: &str) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("it runs"))
         .args(["--exact", "a_daemon", "--nocapture", "--include-ignored"])
@@ -62,7 +62,7 @@ fn daemon(path: &Path, record: &str, then: &str) -> Child {
     child
 }
 
-/// The daemon, in a process that one of the tests starts.
+/// Runs the daemon, in a process that another test starts.
 #[test]
 #[ignore = "a process of the other tests"]
 fn a_daemon() {

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         let server = Server::listen(&path, limits)?;
         // Nothing writes to it: the holder ends with a signal, which closes everything.
         let never = eventfd(0, EventfdFlags::CLOEXEC)?;
-        // Without systemd there is nobody to notify.
+        // Without systemd nothing is notified.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         server.run(never.as_fd())
     };

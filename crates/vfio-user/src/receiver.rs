@@ -43,7 +43,7 @@ pub struct Receiver {
     fds: Vec<(u64, OwnedFd)>,
     /// Whether messages stay in the socket until they are [released](Self::release).
     stays: bool,
-    /// With `stays`: end of the bytes in the buffer that are not in the socket any more.
+    /// End of the bytes in the buffer that are not in the socket any more, if `stays`.
     owned: usize,
 }
 
@@ -102,7 +102,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns the bytes that were received and not handed out, without those that are still in the socket.
+    /// Returns the bytes that were received and not handed out, and are not in the socket any more.
     pub(crate) fn received(&self) -> &[u8] {
         let end = if self.stays { self.owned.max(self.start) } else { self.end };
         &self.buffer[self.start..end]

@@ -5,7 +5,7 @@ use super::classifier::{Attached, BackgroundChannels, Programs, SharedMaps, put}
 use super::dhchap;
 use super::function::FunctionControl;
 use super::hand_over::IncomingDrive;
-use super::keeper::DriveKeeper;
+use super::held_records::HeldRecords;
 use super::latency::DriveLatency;
 use super::namespace::{PreparedNamespace, StackControl, StackControls};
 use super::pool;
@@ -171,7 +171,7 @@ impl WiredDrive {
             sockets,
             subsystem,
             may_have_grown,
-            keeper: at.holder.as_ref().and_then(|holder| DriveKeeper::connect(holder, &spec.name, at.number)),
+            sink: at.holder.as_ref().and_then(|holder| HeldRecords::connect(holder, &spec.name, at.number)),
             hosts,
             channels: channels.clone(),
             latency: latency.writer(),

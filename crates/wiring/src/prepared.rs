@@ -2,7 +2,7 @@
 
 use super::classifier::BackgroundChannels;
 use super::drive::in_words;
-use super::keeper::DriveKeeper;
+use super::held_records::HeldRecords;
 use super::latency::LatencyWriter;
 use super::namespace::PreparedNamespace;
 use sluice_control::drives::PersistRequest;
@@ -49,7 +49,7 @@ pub(super) struct PreparedDrive {
     pub(super) subsystem: Option<Vec<u8>>,
     /// Whether that process has died, and the drive may have grown since.
     pub(super) may_have_grown: bool,
-    pub(super) keeper: Option<DriveKeeper>,
+    pub(super) sink: Option<HeldRecords>,
     /// Configuration for hosts on the network, and the hosts of another process.
     pub(super) hosts: Option<(tcp::Config, Option<(tcp::IncomingHosts, tcp::Keys)>)>,
     pub(super) channels: BackgroundChannels,
@@ -158,9 +158,9 @@ impl PreparedDrive {
                     .map_err(|error| in_words(&error))?,
             }
         }
-        if let Some(keeper) = self.keeper {
+        if let Some(sink) = self.sink {
             Socket::keep(&mut drive, now_ns);
-            drive.keep(Box::new(keeper), now_ns);
+            drive.keep(Box::new(sink), now_ns);
         }
         Ok(drive)
     }

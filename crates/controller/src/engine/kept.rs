@@ -127,7 +127,7 @@ fn is_same(left: &QueueRecord, address: u64, size: u32) -> bool {
 }
 
 /// Moves the tail of a queue behind the entries that were posted and not noted. Returns their commands, each with its
-/// submission queue. The phase tells these entries from older ones.
+/// submission queue. Older entries have the other phase.
 fn posted(cq: &mut CompletionQueue) -> Vec<(u16, u16)> {
     let mut found = Vec::new();
     for _ in 0..cq.size {

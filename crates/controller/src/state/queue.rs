@@ -125,8 +125,8 @@ impl SubmissionQueue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     On,
-    /// On, and completions wait until a [record](crate::Controller::record) of their effects is kept. Only the
-    /// admin completion queue of a controller that is kept.
+    /// Service whose completions wait until a [record](crate::Controller::record) of their effects is kept. Only
+    /// the admin completion queue of a controller that is kept has it.
     Kept,
     /// Suspended while the memory is unmapped; it may come back.
     Unmapped,

@@ -212,7 +212,7 @@ impl Drive {
             local.add(|task, io| {
                 let mut device = controller(Stack::of(Box::new(target)));
                 let record = SubsystemRecord::decode(&bytes, 0).expect("a valid record");
-                device.subsystem.take_over(record, now_ns).expect("the same namespaces");
+                device.subsystem.take_over(record, false, now_ns).expect("the same namespaces");
                 let config = Config { name: "test".to_owned(), ..Config::default() };
                 Box::new(Endpoint::take_over(task, io, socket, device, config, now_ns).expect("it fits"))
             })

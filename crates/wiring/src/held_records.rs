@@ -4,7 +4,7 @@ use super::drive::WiredDrive;
 use super::hand_over::Parts;
 use sluice_control::drives::Running;
 use sluice_frontend::record::HandOverError;
-use sluice_frontend::{Drive, Keeper};
+use sluice_frontend::{Drive, RecordSink};
 use sluice_frontend_vfio_user::Socket;
 use sluice_holder::{Holder, Keeping};
 use sluice_spec::error::ApiError;
@@ -17,12 +17,12 @@ impl WiredDrive {
     /// Has the records of the drive kept from now on, if there is a holder.
     pub(super) fn keep(&self) -> Result<(), ApiError> {
         let Some(holder) = &self.holder else { return Ok(()) };
-        let Some(keeper) = DriveKeeper::connect(holder, &self.name, self.reactor().unwrap_or(0)) else {
+        let Some(sink) = HeldRecords::connect(holder, &self.name, self.reactor().unwrap_or(0)) else {
             return Ok(());
         };
         self.execute(move |drive, now_ns| {
             Socket::keep(drive, now_ns);
-            drive.keep(Box::new(keeper), now_ns)
+            drive.keep(Box::new(sink), now_ns)
         })
         .map(drop)
     }
@@ -30,7 +30,7 @@ impl WiredDrive {
 
 /// Keeps the records of one drive.
 #[derive(Debug)]
-pub(super) struct DriveKeeper {
+pub(super) struct HeldRecords {
     drive: String,
     reactor: usize,
     keeping: Keeping,
@@ -38,7 +38,7 @@ pub(super) struct DriveKeeper {
     since_ns: Option<u64>,
 }
 
-impl DriveKeeper {
+impl HeldRecords {
     /// Connects to the holder. A drive is served without one, too.
     pub(super) fn connect(holder: &Holder, drive: &str, reactor: usize) -> Option<Self> {
         match holder.keep(drive) {
@@ -59,7 +59,7 @@ impl DriveKeeper {
     }
 }
 
-impl Keeper for DriveKeeper {
+impl RecordSink for HeldRecords {
     fn keep(&mut self, drive: &mut Drive, now_ns: u64) -> bool {
         match self.put(drive, now_ns) {
             Ok(()) => {
@@ -84,8 +84,8 @@ impl Keeper for DriveKeeper {
     }
 }
 
-/// End of the drive: nobody is to continue it.
-impl Drop for DriveKeeper {
+/// End of the drive, which no daemon continues then.
+impl Drop for HeldRecords {
     fn drop(&mut self) {
         self.keeping.release();
     }
