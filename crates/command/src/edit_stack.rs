@@ -2,7 +2,7 @@
 //! host in flight; commands that layers made themselves may be in flight.
 
 use crate::stack::{Node, StackBuilder, polled};
-use crate::{Characteristics, Command, Lane, Layer, NodeId, Slab, Stack, StackError};
+use crate::{Aborted, Characteristics, Command, Lane, Layer, NodeId, Slab, Stack, StackError};
 use sluice_nvme::Status;
 use std::mem;
 
@@ -70,6 +70,60 @@ impl Stack {
         build: impl FnOnce(NodeId, &mut StackBuilder) -> Result<NodeId, E>,
         accept: impl FnOnce(Insertion) -> Result<(), E>,
     ) -> Result<(), E> {
+        let (above, under, new) = self.add(at, build, accept)?;
+        self.relink(above, under, new);
+        Ok(())
+    }
+
+    /// Replaces the layer at the position `at` of the [`chain`](Self::chain), and all below it, by the layer that
+    /// `build` adds. `accept` decides in the end.
+    ///
+    /// # Errors
+    /// Those of `build` and `accept`; no such position; a stack that is too deep. Nothing has changed then.
+    pub fn exchange<E: From<StackError>>(
+        &mut self,
+        at: usize,
+        build: impl FnOnce(&mut StackBuilder) -> Result<NodeId, E>,
+        accept: impl FnOnce(Insertion) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (above, old, new) = self.add(at, |_, builder| build(builder), accept)?;
+        for node in self.tree(old) {
+            self.nodes[usize::from(node.0)].leave();
+        }
+        self.relink(above, old, new);
+        Ok(())
+    }
+
+    /// Returns whether no command is in the layer at the position `at` of the [`chain`](Self::chain) and below it.
+    pub fn is_idle(&self, at: usize, slab: &Slab) -> bool {
+        let tree = self.chain().get(at).map(|node| self.tree(*node)).unwrap_or_default();
+        let are_idle = tree.iter().all(|node| self.nodes[usize::from(node.0)].layer.is_idle());
+        let moves = self.traffic.down.iter().any(|(to, _)| tree.contains(to));
+        are_idle && !moves && !slab.live().any(|slot| tree.iter().any(|node| slot.passes(*node)))
+    }
+
+    /// Aborts these commands where they are in the layer at the position `at` of the [`chain`](Self::chain), or
+    /// below it.
+    pub fn abort_below(&mut self, at: usize, which: Aborted, why: Status, slab: &mut Slab, now_ns: u64) {
+        let tree = self.chain().get(at).map(|node| self.tree(*node)).unwrap_or_default();
+        for node in tree {
+            self.with(node, slab, now_ns, |layer, lane| layer.abort(which, why, lane));
+        }
+    }
+
+    /// Returns the position in the [`chain`](Self::chain) of the first layer of this kind.
+    pub fn position(&self, kind: &str) -> Option<usize> {
+        self.chain().iter().position(|node| self.nodes[usize::from(node.0)].layer.name() == kind)
+    }
+
+    /// Adds a layer that is to stand in the [`chain`](Self::chain) over the layer at the position `at`, or in its
+    /// place. Returns the layer above it, the one at the position, and the new one.
+    fn add<E: From<StackError>>(
+        &mut self,
+        at: usize,
+        build: impl FnOnce(NodeId, &mut StackBuilder) -> Result<NodeId, E>,
+        accept: impl FnOnce(Insertion) -> Result<(), E>,
+    ) -> Result<(Option<NodeId>, NodeId, NodeId), E> {
         let chain = self.chain();
         let under = *chain.get(at).ok_or(StackError::NoSuchLayer(NodeId(u8::MAX)))?;
         let before: Vec<bool> = self.nodes.iter().map(|node| !node.gone).collect();
@@ -88,10 +142,7 @@ impl Stack {
         });
         self.touched.grow(self.nodes.len());
         match accepted {
-            Ok(new) => {
-                self.relink(at.checked_sub(1).map(|above| chain[above]), under, new);
-                Ok(())
-            }
+            Ok(new) => Ok((at.checked_sub(1).map(|above| chain[above]), under, new)),
             Err(error) => {
                 let stays = |index: usize| before.get(index).copied().unwrap_or(false);
                 let nodes = self.nodes.iter_mut().enumerate();
@@ -158,7 +209,17 @@ impl Stack {
 
     /// Returns the layers below `node` that are not in the chain.
     fn aside(&self, node: NodeId) -> Vec<NodeId> {
-        let mut found: Vec<NodeId> = self.nodes[usize::from(node.0)].below.iter().skip(1).copied().collect();
+        let aside = self.nodes[usize::from(node.0)].below.iter().skip(1).copied();
+        self.with_all_below(aside.collect())
+    }
+
+    /// Returns `node` and all layers below it.
+    fn tree(&self, node: NodeId) -> Vec<NodeId> {
+        self.with_all_below(vec![node])
+    }
+
+    /// Returns these layers and all below them.
+    fn with_all_below(&self, mut found: Vec<NodeId>) -> Vec<NodeId> {
         let mut next = 0;
         while let Some(node) = found.get(next) {
             found.extend_from_slice(&self.nodes[usize::from(node.0)].below.clone());

@@ -128,6 +128,12 @@ pub trait Layer: Send {
         false
     }
 
+    /// Returns whether no command is in the layer, and no operation of an engine for it is under way. So another
+    /// layer can take its place. False for a layer that cannot determine that.
+    fn is_idle(&self) -> bool {
+        false
+    }
+
     /// Arms the layer before the drive sleeps: its sources wake the drive through an [`event`](Layer::event).
     /// Then polls once more; returns whether there is work after all.
     fn arm(&mut self) -> bool {

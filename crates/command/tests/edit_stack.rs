@@ -177,3 +177,71 @@ fn a_layer_that_cannot_leave_or_is_the_target_stays() {
     assert_eq!([0, 1, 2].map(|at| stack.take_out(at, &mut slab, 0)), [Err(Busy); 3]);
     assert_eq!(met(&mut stack, &mut slab, &seen), [1]);
 }
+
+/// A target that parks the commands until they are aborted.
+struct Slow(Vec<sluice_command::Ticket>);
+
+impl Layer for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
+        Characteristics::target(SIZE, 512)
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        self.0.push(lane.park(command));
+    }
+
+    fn abort(&mut self, _which: sluice_command::Aborted, why: Status, lane: &mut Lane<'_>) {
+        for ticket in self.0.drain(..) {
+            if let Some(command) = lane.unpark(ticket) {
+                lane.finish(command, why);
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[test]
+fn a_target_is_replaced_when_nothing_is_in_it() {
+    let seen = Seen::default();
+    let mut stack = Stack::of(Box::new(Slow(Vec::new())));
+    insert(&mut stack, 0, 1, &seen).expect("there is room");
+    let mut slab = Slab::new(Limits::new(4, 0)).expect("a slab");
+    assert!(slab.make_room(stack.characteristics().fan_out, stack.reserve()));
+    let command = slab.admit(&SubmissionEntry::default(), Origin::default()).expect("room");
+    slab.slot_mut(&command).request =
+        Request { operation: Operation::Deallocate, length: 512, ..Request::default() };
+    stack.submit(stack.root(), command, &mut slab, 0);
+    let mut done = Vec::new();
+    stack.run_completions(&mut slab, 0, &mut done);
+    assert!(done.is_empty() && !stack.is_idle(1, &slab) && !stack.is_idle(0, &slab));
+    let all = sluice_command::Aborted::of(sluice_command::Controllers::of_bits(1));
+    stack.abort_below(1, all, Status::COMMAND_INTERRUPTED, &mut slab, 0);
+    stack.run_completions(&mut slab, 0, &mut done);
+    let [command] = std::mem::take(&mut done).try_into().expect("it ends once");
+    assert_eq!(slab.slot(&command).status, Status::COMMAND_INTERRUPTED);
+    slab.release(command);
+    assert!(stack.is_idle(1, &slab));
+    let refused = stack.exchange::<StackError>(
+        1,
+        |builder| builder.add(Box::new(Target(SIZE / 2)), &[]),
+        |it| {
+            assert_eq!((it.under.size, it.layer.size), (SIZE, SIZE / 2));
+            Err(StackError::TooManyLayers)
+        },
+    );
+    assert_eq!(refused, Err(StackError::TooManyLayers));
+    assert_eq!(stack.names().collect::<Vec<_>>(), ["note", "slow"]);
+    stack
+        .exchange::<StackError>(1, |builder| builder.add(Box::new(Target(2 * SIZE)), &[]), |_| Ok(()))
+        .expect("it is accepted");
+    assert_eq!(stack.names().collect::<Vec<_>>(), ["note", "target"]);
+    assert_eq!((stack.target_size(), stack.characteristics().size), (2 * SIZE, 2 * SIZE));
+    assert_eq!(met(&mut stack, &mut slab, &seen), [1]);
+}

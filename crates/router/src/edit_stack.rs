@@ -19,6 +19,20 @@ impl Router {
         Ok(())
     }
 
+    /// Replaces a layer and all below it, as [`Stack::exchange`](sluice_command::Stack::exchange) does. No further path
+    /// may enter one of them.
+    pub fn exchange<E: From<StackError>>(
+        &mut self,
+        at: usize,
+        build: impl FnOnce(&mut StackBuilder) -> Result<NodeId, E>,
+        accept: impl FnOnce(Insertion) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.stack.exchange(at, build, accept)?;
+        self.paths[0].entry = self.stack.root();
+        self.derive();
+        Ok(())
+    }
+
     /// Removes a layer, as [`Stack::take_out`](sluice_command::Stack::take_out) does. A path that entered the
     /// layer enters the one below.
     pub fn take_out(&mut self, at: usize, slab: &mut Slab, now_ns: u64) -> Result<(), Busy> {

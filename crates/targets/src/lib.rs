@@ -8,6 +8,7 @@ mod null;
 mod nvme;
 mod nvme_tcp;
 mod pages;
+mod paused;
 mod remote;
 
 pub use file::storage_at;
@@ -25,4 +26,5 @@ pub use nvme_tcp::{
     Digests, Expected, Multipath, NvmeTcp, NvmeTcpConfig, NvmeTcpControl, NvmeTcpError, NvmeTcpStatus,
     PATHS_MAX, PathPolicy, PreparedNvmeTcp, UnreportedLosses, discover,
 };
+pub use paused::Paused;
 pub use remote::{LossNotice, PowerId, PreviousSession, await_shutdowns};

@@ -18,6 +18,7 @@ pub(crate) mod kept;
 pub(crate) mod mailbox;
 pub(crate) mod patience;
 pub(crate) mod pause;
+pub(crate) mod pause_target;
 pub(crate) mod queues;
 pub(crate) mod record;
 pub(crate) mod remote_queues;

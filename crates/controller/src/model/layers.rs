@@ -208,6 +208,14 @@ impl Subsystem {
         touch(namespace, index, &mut self.touched);
     }
 
+    /// Ends these commands where they are in the layer at the position `at` of a namespace's chain, or below it.
+    pub(crate) fn abort_target(&mut self, nsid: u32, at: usize, which: Aborted, why: Status, now_ns: u64) {
+        let index = nsid.wrapping_sub(1);
+        let Some(Some(namespace)) = self.namespaces.get_mut(index as usize) else { return };
+        namespace.router.stack_mut().abort_below(at, which, why, &mut self.slab, now_ns);
+        touch(namespace, index, &mut self.touched);
+    }
+
     /// Expires layers whose time has come. The number of namespaces is limited so that a turn stays short;
     /// the next turn goes on behind them.
     pub(crate) fn expire_layers(&mut self, now_ns: u64) {

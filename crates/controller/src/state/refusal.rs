@@ -16,6 +16,13 @@ pub enum Refusal {
     Stack(StackError),
     /// The namespace would have another size.
     Size,
+    /// The new target has fewer bytes than the namespace.
+    Smaller {
+        has: u64,
+        needs: u64,
+    },
+    /// The new target accepts no write, and the old one does.
+    ReadOnly,
     /// The layer cannot transfer less than this.
     BlockSize(u32),
     /// Finished writes would not be durable any more without a Flush.
@@ -35,6 +42,10 @@ impl fmt::Display for Refusal {
             Self::Formatted => f.write_str("the namespace is being formatted"),
             Self::Stack(error) => error.fmt(f),
             Self::Size => f.write_str("the size of the namespace would change under its host"),
+            Self::Smaller { has, needs } => {
+                write!(f, "it has {has} bytes, and the namespace has {needs}")
+            }
+            Self::ReadOnly => f.write_str("it accepts no write, and the host writes"),
             Self::BlockSize(size) => {
                 write!(f, "it needs blocks of {size} bytes, and those of the namespace are smaller")
             }

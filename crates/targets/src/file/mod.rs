@@ -284,6 +284,10 @@ impl Layer for File {
         self.start_ready(lane);
     }
 
+    fn is_idle(&self) -> bool {
+        self.works.tickets().next().is_none() && self.syncs.is_idle()
+    }
+
     fn resized(&mut self, size: u64) {
         self.size = size.min(self.opened.control.size.load(Relaxed));
         self.works.await_beyond(self.size, &self.opened.control.beyond);

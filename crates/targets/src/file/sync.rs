@@ -106,6 +106,11 @@ impl Syncs {
         somebody_waits && !self.runs
     }
 
+    /// Returns whether no command waits, and the kernel has no fdatasync of this target.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.runs && !self.is_due() && self.doubts.is_empty()
+    }
+
     /// Removes a command that has ended early.
     pub(super) fn leave(&mut self, ticket: Ticket) {
         for of in [&mut self.running, &mut self.waiting, &mut self.ended] {

@@ -401,6 +401,10 @@ impl Layer for Target {
         self.end_some(|ticket, lane| lane.is_aborted(which, ticket), why, lane);
     }
 
+    fn is_idle(&self) -> bool {
+        self.held.is_empty() && self.in_flight.count() == 0 && self.in_flight.waiting.is_empty()
+    }
+
     fn revoke(&mut self, controller: u8) {
         self.ending.insert(controller);
         self.maps.revoke(controller);

@@ -250,6 +250,10 @@ impl Layer for Multipath {
         self.end_some(|ticket, lane| lane.is_aborted(which, ticket), why, lane);
     }
 
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     fn revoke(&mut self, controller: u8) {
         self.ending.insert(controller);
     }

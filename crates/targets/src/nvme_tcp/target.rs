@@ -544,6 +544,11 @@ impl Layer for Target {
         self.end_some(|ticket, lane| lane.is_aborted(which, ticket), why, lane);
     }
 
+    fn is_idle(&self) -> bool {
+        let is_sent = self.queue.as_ref().is_some_and(|queue| queue.in_flight.len() > 0);
+        self.waiting.is_empty() && self.quiescing.len() == 0 && !is_sent && !self.is_resetting
+    }
+
     fn resized(&mut self, size: u64) {
         self.size = size.min(self.characteristics.size);
     }

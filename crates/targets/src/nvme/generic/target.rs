@@ -329,6 +329,10 @@ impl Layer for Target {
         self.start_or_wait(Remaining { ticket, done: 0 }, lane);
     }
 
+    fn is_idle(&self) -> bool {
+        self.in_flight.count() == 0 && self.in_flight.waiting.is_empty()
+    }
+
     fn event(&mut self, ticket: Ticket, result: i32, lane: &mut Lane<'_>) {
         if let Ok(number) = u16::try_from(ticket.0) {
             self.completed(number, result, lane);
