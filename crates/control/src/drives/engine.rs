@@ -227,6 +227,37 @@ pub trait Running: Send + Sync {
         Err(ApiError::conflict("this drive has no functions"))
     }
 
+    /// Pauses the target of a namespace that `spec` describes: commands wait over it, or fail after `limit`.
+    fn pause_target(&self, spec: &DriveSpec, nsid: u32, limit: Option<Duration>) -> Result<(), ApiError> {
+        let _ = (spec, nsid, limit);
+        Err(ApiError::conflict("the targets of this drive cannot be paused"))
+    }
+
+    /// Returns whether nothing is in a paused target any more, so that its data stays as it is.
+    fn is_target_idle(&self, nsid: u32) -> Result<bool, ApiError> {
+        let _ = nsid;
+        Ok(false)
+    }
+
+    /// Lets the commands of a paused target go on.
+    fn resume_target(&self, nsid: u32) -> Result<(), ApiError> {
+        Err(ApiError::conflict(format!("the target of namespace {nsid} is not paused")))
+    }
+
+    /// Puts the target that `spec` describes for a namespace in the place of the present one, which is paused. It must
+    /// be the same storage unless it `may_differ`. `store` stores the change before it is made. The target stays
+    /// paused.
+    fn replace_target(
+        &self,
+        spec: &DriveSpec,
+        nsid: u32,
+        may_differ: bool,
+        store: Store<'_>,
+    ) -> Result<(), ApiError> {
+        let _ = (spec, nsid, may_differ, store);
+        Err(ApiError::conflict("the targets of this drive cannot be replaced"))
+    }
+
     /// Sets the states of the drive's ANA groups. Groups without a rule are optimized.
     fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), ApiError> {
         let _ = rules;

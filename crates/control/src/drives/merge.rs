@@ -2,10 +2,10 @@
 
 use super::Origin;
 use crate::config::Config;
-use crate::state::{Arranged, Classified, Formatted, HostState, Pooled, Resized, Saved};
+use crate::state::{Arranged, Classified, Formatted, HostState, Pooled, Replaced, Resized, Saved};
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
-use sluice_spec::{DriveSpec, Layout};
+use sluice_spec::{DriveSpec, Layout, TargetSpec};
 
 /// Returns the drives to open, the declared ones first.
 ///
@@ -26,6 +26,15 @@ pub(super) fn merge(config: &Config, saved: &mut Saved) -> Result<Vec<(DriveSpec
         if now.is_some() && !counts {
             let file = config.file.display();
             tracing::info!("{file} has a new word on the functions of drive {drive}: it replaces what was said through the API");
+        }
+        counts
+    });
+    saved.replaced.retain(|replaced| {
+        let now = declared_target(config, replaced);
+        let counts = now.as_ref() == Some(&replaced.declared);
+        if now.is_some() && !counts {
+            let (file, nsid, drive) = (config.file.display(), replaced.nsid, &replaced.drive);
+            tracing::warn!("{file} has another target for namespace {nsid} of drive {drive}: it is used in place of the one that was put there through the API");
         }
         counts
     });
@@ -76,7 +85,7 @@ pub(super) fn declared(config: &Config, saved: &Saved) -> Vec<DriveSpec> {
         saved.classified.iter().find(|it| it.drive == drive.name && is_unchanged(config, it))
     };
     let one = |drive: &DriveSpec| {
-        let mut drive = with_sizes(drive.clone(), &counting);
+        let mut drive = with_sizes(with_targets(drive.clone(), config, saved), &counting);
         with_layouts(&mut drive, config, saved);
         if let Some(classified) = classified(&drive) {
             drive.classifier.clone_from(&classified.classifier);
@@ -118,6 +127,25 @@ fn with_layouts(drive: &mut DriveSpec, config: &Config, saved: &Saved) {
             namespace.set_layout(arranged.layout.clone());
         }
     }
+}
+
+/// Returns the target in the configuration, for a namespace whose target was replaced through the API. None if the
+/// namespace is no longer declared.
+fn declared_target(config: &Config, replaced: &Replaced) -> Option<TargetSpec> {
+    let drive = config.drives.iter().find(|drive| drive.name == replaced.drive)?;
+    Some(drive.namespace(replaced.nsid)?.target_spec())
+}
+
+fn with_targets(mut drive: DriveSpec, config: &Config, saved: &Saved) -> DriveSpec {
+    for replaced in &saved.replaced {
+        if replaced.drive == drive.name
+            && declared_target(config, replaced).as_ref() == Some(&replaced.declared)
+            && let Some(namespace) = drive.namespace_mut(replaced.nsid)
+        {
+            namespace.set_target(replaced.target.clone());
+        }
+    }
+    drive
 }
 
 /// Returns the size in the configuration, for a namespace that was resized through the API. None if the

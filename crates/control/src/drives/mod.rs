@@ -30,6 +30,7 @@ mod reload;
 mod retry;
 mod stalls;
 mod storage;
+mod target;
 mod upgrade;
 mod view;
 
@@ -53,6 +54,7 @@ pub use persist::{PersistRequest, Remembered};
 pub use reload::Reloaded;
 pub use storage::Insist;
 pub use storage::random as new_identity;
+pub use target::{TargetState, TargetView, differs};
 pub use upgrade::{HandedOver, Upgrade, Upgraded};
 pub use view::{DriveState, DriveView, NamespaceView, Origin, QueueView, RecallView};
 

@@ -4,7 +4,7 @@
 mod words;
 
 use super::storage::Why;
-use super::{Drives, Entry, Running, ana, classifier, drive_of_job, lock, merge, paused, pool};
+use super::{Drives, Entry, Running, ana, classifier, drive_of_job, lock, merge, paused, pool, target};
 use crate::config::Config;
 use crate::state::{
     Formatted, Formatting, HostState, Pooled, Reserved, Sanitized, SanitizedState, Saved, Uncorrectable,
@@ -51,6 +51,8 @@ pub struct Remembered {
     pub ana: Vec<AnaRule>,
     /// Namespaces that hosts created in the drive's pool, and their attachments.
     pub pooled: Pooled,
+    /// NSIDs whose targets the operator has paused, each with the seconds after which commands fail.
+    pub paused_targets: Vec<(u32, Option<u32>)>,
     /// NSIDs with the identifiers that their storage gives them.
     pub uuids: Vec<(u32, [u8; 16])>,
 }
@@ -97,6 +99,7 @@ impl Drives {
             reservations: reservations(spec, state),
             ana: ana::states(&spec.name, &saved).iter().map(AnaSpec::rule).collect(),
             pooled: pool::of(state, &spec.name).cloned().unwrap_or_default(),
+            paused_targets: target::paused(&spec.name, &saved),
             uuids: Vec::new(),
         })
     }
@@ -369,6 +372,7 @@ pub(super) fn forget(saved: &mut Saved, drive: &str) {
     saved.detached.retain(|it| it.drive != drive);
     saved.ana.retain(|it| it.drive != drive);
     saved.paused.retain(|id| drive_of_job(id) != drive);
+    saved.paused_targets.retain(|it| it.drive != drive);
     saved.forget_storage(drive);
 }
 

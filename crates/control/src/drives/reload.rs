@@ -125,6 +125,7 @@ impl Drives {
             saved.resized.retain(|resized| resized.drive != *name);
             saved.classified.retain(|classified| classified.drive != *name);
             saved.arranged.retain(|arranged| arranged.drive != *name);
+            saved.replaced.retain(|replaced| replaced.drive != *name);
             persist::forget(saved, name);
         })?;
         tracing::info!("drive {name} is no longer declared");

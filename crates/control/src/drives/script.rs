@@ -85,6 +85,8 @@ pub struct Played {
     pub ana: Mutex<Vec<AnaRule>>,
     /// Results of stores for the drive's controller.
     pub kept: Mutex<Vec<bool>>,
+    /// NSIDs whose targets are paused.
+    pub paused: Mutex<Vec<u32>>,
     pub connected: AtomicBool,
     pub in_flight: AtomicU32,
     pub draining: AtomicBool,
@@ -127,6 +129,7 @@ impl Engine for Arc<Script> {
             remembered: remembered.clone(),
             ana: Mutex::new(remembered.ana.clone()),
             kept: Mutex::default(),
+            paused: Mutex::new(remembered.paused_targets.iter().map(|(nsid, _)| *nsid).collect()),
             connected: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             draining: AtomicBool::new(false),
@@ -234,6 +237,40 @@ impl Running for Played {
     ) -> Result<(), ApiError> {
         store()?;
         self.move_function(0, &UifSpec::default())
+    }
+
+    fn pause_target(&self, _spec: &DriveSpec, nsid: u32, _limit: Option<Duration>) -> Result<(), ApiError> {
+        lock(&self.paused).push(nsid);
+        Ok(())
+    }
+
+    fn is_target_idle(&self, nsid: u32) -> Result<bool, ApiError> {
+        Ok(lock(&self.paused).contains(&nsid))
+    }
+
+    fn resume_target(&self, nsid: u32) -> Result<(), ApiError> {
+        lock(&self.paused).retain(|paused| *paused != nsid);
+        Ok(())
+    }
+
+    fn replace_target(
+        &self,
+        spec: &DriveSpec,
+        nsid: u32,
+        may_differ: bool,
+        store: Store<'_>,
+    ) -> Result<(), ApiError> {
+        assert!(lock(&self.paused).contains(&nsid), "nothing reaches the target meanwhile");
+        if !may_differ {
+            return Err(differs());
+        }
+        store()?;
+        if self.script.refuse_move.load(SeqCst) {
+            return Err(ApiError::conflict("it still has something under way"));
+        }
+        let size = spec.namespace(nsid).and_then(|namespace| namespace.size);
+        lock(&self.sizes)[nsid as usize - 1] = size.unwrap_or_default();
+        Ok(())
     }
 
     fn persisted(&self, _what: sluice_controller::PersistentRecord, well: bool) -> Result<(), ApiError> {

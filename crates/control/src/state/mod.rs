@@ -34,7 +34,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
-use sluice_spec::{AnaSpec, ClassifierSpec, DriveSpec, Layout};
+use sluice_spec::{AnaSpec, ClassifierSpec, DriveSpec, Layout, TargetSpec};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
@@ -96,6 +96,12 @@ pub struct Saved {
     /// Jobs that the operator has paused, by identifier.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub paused: BTreeSet<String>,
+    /// Targets that were replaced through the API in namespaces of declared drives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<Replaced>,
+    /// Targets that the operator has paused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paused_targets: Vec<PausedTarget>,
     /// Storage that drives have opened. None if an older daemon without such records wrote the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
@@ -111,6 +117,8 @@ impl Saved {
         take_back(&mut self.arranged, &former.arranged, |it| it.drive == drive);
         take_back(&mut self.detached, &former.detached, |it| it.drive == drive);
         take_back(&mut self.ana, &former.ana, |it| it.drive == drive);
+        take_back(&mut self.replaced, &former.replaced, |it| it.drive == drive);
+        take_back(&mut self.paused_targets, &former.paused_targets, |it| it.drive == drive);
     }
 }
 
@@ -142,6 +150,28 @@ pub struct Resized {
     /// later, and its size applies.
     pub declared: Option<Size>,
     pub size: Size,
+}
+
+/// A namespace of a declared drive whose target was replaced through the API.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Replaced {
+    pub drive: String,
+    pub nsid: u32,
+    /// Target in the configuration at that time; as with [`Resized`].
+    pub declared: TargetSpec,
+    pub target: TargetSpec,
+}
+
+/// A target that the operator has paused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PausedTarget {
+    pub drive: String,
+    pub nsid: u32,
+    /// Seconds after which commands fail; they wait for ever if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fail_after_s: Option<u32>,
 }
 
 /// A declared drive whose classifier was attached, replaced or detached through the API.

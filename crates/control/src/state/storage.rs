@@ -43,6 +43,9 @@ pub struct Identified {
     pub drive: String,
     pub nsid: u32,
     pub identities: Vec<String>,
+    /// Identities of the storage that stands for the one of `identities` since a replacement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_by: Option<Vec<String>>,
 }
 
 impl Saved {
@@ -52,8 +55,12 @@ impl Saved {
     }
 
     pub fn identities(&self, drive: &str, nsid: u32) -> Option<&[String]> {
-        let identified = &self.storage.as_ref()?.identified;
-        identified.iter().find(|it| it.drive == drive && it.nsid == nsid).map(|it| it.identities.as_slice())
+        self.identified(drive, nsid).map(|it| it.identities.as_slice())
+    }
+
+    /// Returns the record of the storage behind a namespace.
+    pub fn identified(&self, drive: &str, nsid: u32) -> Option<&Identified> {
+        self.storage.as_ref()?.identified.iter().find(|it| it.drive == drive && it.nsid == nsid)
     }
 
     /// Returns all records of a drive's storage.

@@ -48,6 +48,13 @@ fn saved(names: &[&str]) -> Saved {
         storage: Some(storage()),
         hosted: ["declared".to_owned()].into(),
         paused: ["declared:1:1:resync".to_owned()].into(),
+        replaced: vec![Replaced {
+            drive: "declared".into(),
+            nsid: 1,
+            declared: TargetSpec::file("/a".into()),
+            target: TargetSpec::file("/b".into()),
+        }],
+        paused_targets: vec![PausedTarget { drive: "declared".into(), nsid: 1, fail_after_s: Some(60) }],
         ana: vec![Access { drive: "declared".into(), states: vec![access()] }],
     }
 }
@@ -60,7 +67,7 @@ fn a_state_without_pauses_is_read() {
     assert_eq!(paused, Some(serde_json::json!(["declared:1:1:resync"])));
     let read: Saved = serde_json::from_value(stored).expect("a state");
     assert_eq!(read, Saved { paused: BTreeSet::new(), ..saved(&["a"]) });
-    assert!(!serde_json::to_string(&read).expect("JSON").contains("paused"), "an older daemon reads it");
+    assert!(!serde_json::to_string(&read).expect("JSON").contains("\"paused\""), "an older daemon reads it");
 }
 
 /// Checks the key of a changed layout in the state file, which earlier daemons wrote.
@@ -79,7 +86,8 @@ fn storage() -> Storage {
         device: Some("8:1".into()),
         identity: None,
     };
-    let identified = Identified { drive: "declared".into(), nsid: 1, identities: vec!["00ff".into()] };
+    let identified =
+        Identified { drive: "declared".into(), nsid: 1, identities: vec!["00ff".into()], replaced_by: None };
     Storage { began_empty: true, known: vec![known], identified: vec![identified] }
 }
 

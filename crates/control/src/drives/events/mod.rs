@@ -32,6 +32,11 @@ pub enum EventKind {
     /// A device or remote namespace behind the drive is lost.
     TargetLost,
     TargetBack,
+    /// The operator has paused a target: its commands wait.
+    TargetPaused,
+    TargetResumed,
+    /// A target was put in the place of another.
+    TargetReplaced,
     JobStarted,
     /// A further tenth of a job is done.
     JobProgress,
@@ -63,6 +68,9 @@ impl EventKind {
             Self::ClientGone => "client_gone",
             Self::TargetLost => "target_lost",
             Self::TargetBack => "target_back",
+            Self::TargetPaused => "target_paused",
+            Self::TargetResumed => "target_resumed",
+            Self::TargetReplaced => "target_replaced",
             Self::JobStarted => "job_started",
             Self::JobProgress => "job_progress",
             Self::JobPaused => "job_paused",
@@ -108,6 +116,11 @@ pub struct EventLog {
 }
 
 impl EventLog {
+    /// Notes an event of a drive.
+    pub(super) fn note(&self, event: EventKind, drive: &str, text: String) {
+        self.push(NewEvent { event, drive: Some(drive.to_owned()), text });
+    }
+
     fn push(&self, new: NewEvent) {
         let NewEvent { event, drive, text } = new;
         let mut events = lock(&self.events);

@@ -10,7 +10,7 @@ use super::{Drives, lock};
 use crate::state::{Identified, KnownStorage, Saved, Storage};
 use look::{Found, Made, look, make, mark, new_identity};
 use sluice_spec::error::ApiError;
-use sluice_spec::{DriveSpec, Location};
+use sluice_spec::{DriveSpec, Location, NamespaceSpec};
 use std::path::{Path, PathBuf};
 
 /// Reason why a drive is opened.
@@ -75,6 +75,15 @@ impl Settled {
         self.made.is_empty()
             && known.iter().all(|it| self.former.known.contains(it))
             && identified.iter().all(|it| self.former.identified.contains(it))
+    }
+
+    /// Keeps the identities that a namespace had `before` its storage was replaced: hosts see the same namespace.
+    pub(super) fn keep_identities(&mut self, nsid: u32, before: &[String]) {
+        let mut identified = self.storage.identified.iter_mut();
+        if let Some(identified) = identified.find(|it| it.nsid == nsid && it.identities != before) {
+            let now = std::mem::replace(&mut identified.identities, before.to_vec());
+            identified.replaced_by = Some(now);
+        }
     }
 
     /// Removes the files that were created.
@@ -283,6 +292,18 @@ fn is_same(known: &KnownStorage, found: &Found) -> bool {
     }
 }
 
+/// Returns whether two targets are known to be the same file: by the identity that the file carries, or by its label.
+pub(super) fn is_same_file(saved: &Saved, drive: &str, was: &NamespaceSpec, is: &NamespaceSpec) -> bool {
+    let (Some(was), Some(is)) = (&was.path, &is.path) else { return false };
+    let known = saved.known_storage(drive, &was.display().to_string());
+    let found = look(is).ok().flatten();
+    let (Some(known), Some(found)) = (known, found) else { return false };
+    match (&known.identity, &found.identity) {
+        (Some(known), Some(found)) => known == found,
+        _ => known.label.as_ref() == Some(&found.label) && was == is,
+    }
+}
+
 /// Returns a new random identity.
 pub fn random() -> Result<String, ApiError> {
     new_identity().map_err(|error| ApiError::internal(format!("the kernel gives no random numbers: {error}")))
@@ -359,15 +380,16 @@ fn identify(
         known.and_then(|known| known.identity.clone())
     };
     let now: Vec<String> = own.iter().filter_map(of).collect();
-    let before = saved.identities(drive, nsid).filter(|_| why != Why::Created);
+    let before = saved.identified(drive, nsid).filter(|_| why != Why::Created);
     // A set with copies keeps its data when a member is replaced, so it keeps its identities.
-    let mut identities = match before {
-        Some(before) if spec.has_copies(nsid) => before.to_vec(),
-        _ => now,
+    let (mut identities, replaced_by) = match before {
+        Some(before) if spec.has_copies(nsid) => (before.identities.clone(), None),
+        Some(before) if before.replaced_by.as_ref() == Some(&now) => (before.identities.clone(), Some(now)),
+        _ => (now, None),
     };
     if !own.is_empty() {
         let identities = identities.clone();
-        settled.storage.identified.push(Identified { drive: drive.clone(), nsid, identities });
+        settled.storage.identified.push(Identified { drive: drive.clone(), nsid, identities, replaced_by });
     }
     if spec.is_in_memory(nsid) {
         identities.push(random()?);

@@ -1,0 +1,153 @@
+use super::super::lock;
+use super::super::script::{MIB, Stage, spec};
+use super::*;
+use sluice_spec::error::Kind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::SeqCst;
+
+fn file(stage: &Stage, name: &str) -> PathBuf {
+    let path = stage.folder.path().join(name);
+    std::fs::write(&path, vec![0; MIB as usize]).expect("room on the disk");
+    path
+}
+
+/// Returns the configuration of a drive on a file.
+fn declared(path: &Path) -> String {
+    format!(
+        "[[drive]]\nname = \"fixed\"\n[[drive.namespace]]\ntarget = \"file\"\nsize = \"1MiB\"\npath = \"{}\"\n\
+         functions = [ {{ kind = \"pass\" }} ]\n",
+        path.display()
+    )
+}
+
+/// Returns the file of a drive, and the identifiers that its namespace was opened with.
+fn place(stage: &Stage, drives: &Drives, name: &str) -> (PathBuf, Vec<(u32, [u8; 16])>) {
+    let path = drives.entry(name).expect("it is there").spec.namespaces[0].path.clone();
+    (path.expect("it is on a file"), stage.played(name).remembered.uuids.clone())
+}
+
+#[test]
+fn a_pause_is_stored_and_ends_once() {
+    let stage = Stage::new();
+    let config = declared(&file(&stage, "a"));
+    let drives = stage.start(&config);
+    let view = drives.pause_target("fixed", 1, Some(60)).expect("it runs");
+    assert_eq!((view.state, view.fail_after_s), (TargetState::Paused, Some(60)));
+    assert_eq!(drives.pause_target("fixed", 1, None).expect_err("it is paused").kind, Kind::Conflict);
+    assert_eq!(drives.pause_target("fixed", 2, None).expect_err("there is one").kind, Kind::NotFound);
+    drop(drives);
+    let drives = stage.start(&config);
+    assert_eq!(stage.played("fixed").remembered.paused_targets, [(1, Some(60))]);
+    let view = drives.resume_target("fixed", 1).expect("it is paused");
+    assert_eq!((view.state, lock(&stage.played("fixed").paused).len()), (TargetState::Ready, 0));
+    assert_eq!(drives.resume_target("fixed", 1).expect_err("it runs").kind, Kind::Conflict);
+    let kinds: Vec<_> = drives.events().since(0).iter().map(|event| event.event).collect();
+    assert_eq!(kinds, [EventKind::TargetResumed]);
+    drop(drives);
+    stage.start(&config);
+    assert_eq!(stage.played("fixed").remembered.paused_targets, []);
+}
+
+#[test]
+fn hosts_see_the_same_namespace_on_another_target() {
+    let stage = Stage::new();
+    let (config, b) = (declared(&file(&stage, "a")), file(&stage, "b"));
+    let drives = stage.start(&config);
+    let (_, before) = place(&stage, &drives, "fixed");
+    let target = TargetSpec::file(b.clone());
+    let refused = drives.replace_target("fixed", 1, target.clone(), false).expect_err("other storage");
+    assert!(refused.hint.expect("a hint").contains("--different-storage"));
+    assert!(lock(&stage.played("fixed").paused).is_empty(), "it goes on");
+    drives.replace_target("fixed", 1, target, true).expect("the operator insists");
+    assert!(lock(&stage.played("fixed").paused).is_empty(), "it goes on");
+    drop(drives);
+    for _ in 0..2 {
+        let drives = stage.start(&config);
+        assert_eq!(place(&stage, &drives, "fixed"), (b.clone(), before.clone()));
+    }
+    // Other storage under the new path is another namespace.
+    std::fs::rename(file(&stage, "c"), &b).expect("it was made");
+    let drives = stage.start(&config);
+    let (path, after) = place(&stage, &drives, "fixed");
+    assert_eq!(path, b);
+    assert_ne!(after, before);
+    drop(drives);
+    // The file has a newer word.
+    let d = file(&stage, "d");
+    let drives = stage.start(&declared(&d));
+    assert_eq!(place(&stage, &drives, "fixed").0, d);
+    assert!(lock(&drives.saved).replaced.is_empty());
+}
+
+#[test]
+fn a_created_drive_keeps_its_new_target() {
+    let stage = Stage::new();
+    let (a, b) = (file(&stage, "a"), file(&stage, "b"));
+    let drives = stage.start("");
+    let mut made = spec("made");
+    made.namespaces[0].set_target(TargetSpec { size: Some(Size(MIB)), ..TargetSpec::file(a) });
+    drives.create(made).expect("a free name");
+    let (_, before) = place(&stage, &drives, "made");
+    drives.pause_target("made", 1, None).expect("it runs");
+    drives.replace_target("made", 1, TargetSpec::file(b.clone()), true).expect("the operator insists");
+    assert!(lock(&stage.played("made").paused).is_empty());
+    drop(drives);
+    let drives = stage.start("");
+    assert_eq!(place(&stage, &drives, "made"), (b, before));
+    assert_eq!(drives.targets("made").expect("it is there")[0].state, TargetState::Ready);
+}
+
+#[test]
+fn a_replacement_that_fails_changes_nothing() {
+    let stage = Stage::new();
+    let (a, b) = (file(&stage, "a"), file(&stage, "b"));
+    let config = declared(&a);
+    let drives = stage.start(&config);
+    let saved = drives.saved();
+    stage.script.refuse_move.store(true, SeqCst);
+    drives.replace_target("fixed", 1, TargetSpec::file(b.clone()), true).expect_err("it is busy");
+    assert_eq!(drives.saved(), saved);
+    assert!(lock(&stage.played("fixed").paused).is_empty(), "it goes on");
+    let missing = stage.folder.path().join("missing");
+    let refused =
+        |target: TargetSpec| drives.replace_target("fixed", 1, target, true).expect_err("it cannot be");
+    assert!(refused(TargetSpec::file(missing.clone())).error.contains("does not exist"));
+    let small = TargetSpec { size: Some(Size(MIB / 2)), ..TargetSpec::file(b) };
+    assert!(refused(small).error.contains("less than"));
+    let made = TargetSpec { size: Some(Size(MIB)), ..TargetSpec::file(missing.clone()) };
+    refused(made);
+    assert!(!missing.exists(), "the file that was made is gone");
+    assert_eq!(drives.saved(), saved);
+}
+
+#[test]
+fn some_targets_are_not_replaced() {
+    let stage = Stage::new();
+    let b = file(&stage, "b");
+    let drives = stage.start(
+        "[[drive]]\nname = \"memory\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n\
+         [[drive]]\nname = \"ways\"\n[[drive.namespace]]\ntarget = \"null\"\nsize = \"1MiB\"\n\
+         paths = [ { name = \"other\", target = \"null\" } ]\n",
+    );
+    let refused =
+        |name: &str| drives.replace_target(name, 1, TargetSpec::file(b.clone()), true).expect_err("no").error;
+    assert!(refused("memory").contains("in the daemon alone"));
+    assert!(refused("ways").contains("past its first path"));
+    assert_eq!(drives.pause_target("ways", 1, None).expect_err("no").kind, Kind::Conflict);
+    drives.pause_target("memory", 1, None).expect("it can wait");
+}
+
+#[test]
+fn a_target_of_a_drive_that_is_not_open_is_replaced_and_opened() {
+    let stage = Stage::new();
+    let (a, b) = (file(&stage, "a"), file(&stage, "b"));
+    let config = declared(&a);
+    drop(stage.start(&config));
+    std::fs::remove_file(&a).expect("it was made");
+    let drives = stage.start(&config);
+    assert_eq!(drives.targets("fixed").expect("it is there")[0].state, TargetState::Closed);
+    let target = TargetSpec::file(b.clone());
+    drives.replace_target("fixed", 1, target.clone(), false).expect_err("other storage");
+    assert_eq!(drives.replace_target("fixed", 1, target, true).expect("it opens").state, TargetState::Ready);
+    assert_eq!(place(&stage, &drives, "fixed").0, b);
+}
