@@ -15,6 +15,7 @@ mod page;
 mod routes;
 mod scrape;
 mod server;
+mod targets;
 
 pub use ana::AnaList;
 pub use answer::{Answer, ErrorAnswer, THREADS, ordered};
@@ -32,6 +33,7 @@ pub use routes::{
 };
 pub use scrape::MetricsServer;
 pub use server::{Server, refusal};
+pub use targets::{PauseRequest, TargetList, TargetReplaceRequest};
 
 #[cfg(test)]
 mod tests;

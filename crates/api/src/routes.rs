@@ -9,6 +9,7 @@ use super::jobs;
 use super::metrics;
 use super::orders::NO_DRIVE;
 use super::page::{self, PageAccess};
+use super::targets;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderName, StatusCode, header};
 use axum::middleware::from_fn;
@@ -69,6 +70,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(classifier::routes())
         .merge(function::routes())
         .merge(ana::routes())
+        .merge(targets::routes())
         .merge(jobs::routes())
         .merge(events::routes())
         .merge(page::routes())

@@ -159,6 +159,7 @@ fn the_document_lists_every_route() {
             "get /v1/drives/{name}/classifier/maps/{map}",
             "get /v1/drives/{name}/classifier/maps/{map}/{key}",
             "get /v1/drives/{name}/functions",
+            "get /v1/drives/{name}/targets",
             "get /v1/events",
             "get /v1/functions",
             "get /v1/jobs",
@@ -178,6 +179,8 @@ fn the_document_lists_every_route() {
             "post /v1/drives/{name}/move",
             "post /v1/drives/{name}/open",
             "post /v1/drives/{name}/resize",
+            "post /v1/drives/{name}/targets/{nsid}/pause",
+            "post /v1/drives/{name}/targets/{nsid}/resume",
             "post /v1/jobs/{id}/cancel",
             "post /v1/jobs/{id}/pace",
             "post /v1/jobs/{id}/pause",
@@ -186,6 +189,7 @@ fn the_document_lists_every_route() {
             "post /v1/upgrade",
             "put /v1/drives/{name}/classifier",
             "put /v1/drives/{name}/classifier/maps/{map}/{key}",
+            "put /v1/drives/{name}/targets/{nsid}",
         ]
     );
     // Each method has a description, and every reference has a target.

@@ -40,7 +40,7 @@ impl StackControl {
     }
 
     fn clone_layers(&self, size: Option<Size>) -> Result<Option<PreparedStack>, ApiError> {
-        if !self.functions.is_empty() {
+        if !self.functions.is_empty() || self.paused {
             return Ok(None);
         }
         let Some(stateless) = self.stateless.iter().cloned().collect::<Option<Vec<_>>>() else {
@@ -55,6 +55,6 @@ impl StackControl {
             let Some(below) = below.collect::<Result<Option<Vec<_>>, _>>()? else { return Ok(None) };
             functions.push(function.over(below));
         }
-        Ok(Some(PreparedStack { target, functions }))
+        Ok(Some(PreparedStack { target, functions, pause: None }))
     }
 }

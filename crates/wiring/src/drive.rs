@@ -51,6 +51,7 @@ pub(super) struct WiredDrive {
     /// Attached classifier. The lock is held briefly, and never by a reactor.
     attached: Mutex<Option<Attached>>,
     pub(super) shared_maps: SharedMaps,
+    pub(super) pools: Pools,
     pub(super) channels: BackgroundChannels,
     pub(super) latency: DriveLatency,
     /// Times that a first client came or the last one went, which the reactor writes.
@@ -118,7 +119,10 @@ impl WiredDrive {
         let prepared =
             spec.numbered().map(|(nsid, _)| PreparedNamespace::open_after(spec, nsid, losses, &at.pools));
         let opened: Vec<_> = prepared.collect::<Result<_, _>>()?;
-        let (mut namespaces, controls): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+        let (mut namespaces, mut controls): (Vec<_>, Vec<StackControls>) = opened.into_iter().unzip();
+        for (nsid, controls) in (1..).zip(&mut controls) {
+            controls[0].paused = remembered.paused_targets.iter().any(|(of, _)| *of == nsid);
+        }
         let shared_maps = at.shared_maps;
         let load = |it| Programs::load(it, namespaces.len(), &[], &shared_maps).map(|them| (it, them));
         let programs = spec.classifier.as_ref().map(load).transpose()?;
@@ -189,6 +193,7 @@ impl WiredDrive {
             namespaces,
             attached,
             shared_maps,
+            pools: at.pools,
             channels,
             latency,
             transitions,

@@ -217,7 +217,7 @@ impl WiredDrive {
 
     /// Takes out the remaining layer of a function that could not be attached. Until then, the indexes of
     /// layers differ from those of functions.
-    fn clear_up(&self, nsid: u32) -> Result<(), ApiError> {
+    pub(super) fn clear_up(&self, nsid: u32) -> Result<(), ApiError> {
         let Some(at) = self.stacks()[nsid as usize - 1][0].leftover else { return Ok(()) };
         self.take_out(nsid, at).map_err(|why| {
             ApiError::conflict(format!(

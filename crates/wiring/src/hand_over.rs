@@ -191,6 +191,9 @@ impl WiredDrive {
 impl StackControl {
     /// Checks whether another process can open the stack while this one has it open, too.
     fn may_reopen(&self) -> Result<(), &'static str> {
+        if self.paused {
+            return Err("a target of it is paused");
+        }
         let is_plain = |function: &Option<Stateless>| function.is_some();
         let keeps_state = self.functions.iter().any(|function| function.keeps_state());
         if keeps_state || !self.labelled.is_empty() || !self.stateless.iter().all(is_plain) {

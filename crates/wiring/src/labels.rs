@@ -99,7 +99,7 @@ impl Labels {
             let (at, read_only) = (set.at, set.read_only);
             let paths: Vec<_> = set.places.iter().map(|place| place.path.clone()).collect();
             let assembly = set.store()?;
-            let PreparedStack { target, functions } = stack;
+            let PreparedStack { target, functions, .. } = stack;
             let layers = match functions.get_mut(at) {
                 Some(PreparedFunction::Uif(_, layers)) => layers.as_mut_slice(),
                 _ => &mut [],

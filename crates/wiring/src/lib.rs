@@ -19,6 +19,7 @@ mod labels;
 mod latency;
 mod map_record;
 mod namespace;
+mod pause;
 mod pool;
 mod power;
 mod prepared;

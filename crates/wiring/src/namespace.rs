@@ -5,6 +5,7 @@ use super::clone_stack::Stateless;
 use super::drive::in_words;
 use super::function::{FunctionControl, Held, PreparedFunction};
 use super::labels::{Labels, OpenSets};
+use super::pause;
 use super::power::Losses;
 use super::shared::Pools;
 use super::target::{PreparedTarget, TargetControl};
@@ -12,13 +13,14 @@ use sluice_command::{NodeId, Stack, StackBuilder};
 use sluice_control::drives::{DeviceView, Remembered, new_identity};
 use sluice_control::state::Created;
 use sluice_controller::{Attachment, Namespace, NamespaceConfig, ReservationRecord};
-use sluice_reactor::{Io, TaskId};
+use sluice_reactor::{Io, TaskId, now_ns};
 use sluice_router::{Classifier, RouterBuilder};
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::{DriveSpec, NamespaceSpec, Way};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A namespace whose targets are open, on its way to its reactor.
 #[allow(missing_debug_implementations)] // Of layers that are built once and never printed.
@@ -48,6 +50,8 @@ pub(super) struct PreparedStack {
     pub(super) target: PreparedTarget,
     /// Functions, topmost first, in the order of the configuration.
     pub(super) functions: Vec<PreparedFunction>,
+    /// Time limit for commands of a paused target; none if it is not paused.
+    pub(super) pause: Option<Option<Duration>>,
 }
 
 /// Place in which layers are built.
@@ -67,6 +71,8 @@ pub struct StackControl {
     /// Functions as they were declared, without those behind the function SDK; `None` for a function that
     /// cannot work in two places.
     pub(super) stateless: Vec<Option<Stateless>>,
+    /// Whether the operator has paused the target.
+    pub(super) paused: bool,
     /// Sets with labels, whose first member is the target.
     pub(super) labelled: OpenSets,
     /// Index of a layer that is still in the stack although its function could not be attached.
@@ -238,6 +244,8 @@ impl PreparedNamespace {
         }
         let reserved = remembered.reservations.iter().find(|(of, _)| *of == nsid);
         self.reservations = reserved.map(|(_, record)| record.clone());
+        let paused = remembered.paused_targets.iter().find(|(of, _)| *of == nsid);
+        self.whole.pause = paused.map(|(_, seconds)| seconds.map(|it| Duration::from_secs(it.into())));
         self.attachment = remembered.pooled.attachment(nsid);
     }
 
@@ -358,7 +366,7 @@ impl PreparedStack {
             opened.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         let stateless = functions.iter().filter(|function| !matches!(function, PreparedFunction::Uif(..)));
         let stateless = stateless.map(Stateless::of).collect();
-        let mut prepared = Self { target: prepared, functions };
+        let mut prepared = Self { target: prepared, functions, pause: None };
         let labelled = labels.take(&mut prepared)?;
         let mut control = StackControl {
             target,
@@ -366,6 +374,7 @@ impl PreparedStack {
             layers: Vec::new(),
             stateless,
             leftover: None,
+            paused: false,
             labelled,
         };
         for Held { function, layers } in controls {
@@ -378,6 +387,9 @@ impl PreparedStack {
     fn build(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<Chain, ApiError> {
         let mut top = self.target.add(stack, at)?;
         let mut chain = vec![top];
+        if let Some(limit) = self.pause {
+            top = pause::add(stack, top, limit, now_ns()).map_err(|error| in_words(&error))?;
+        }
         for function in self.functions.into_iter().rev() {
             top = function.build(top, stack, at)?;
             chain.push(top);

@@ -233,6 +233,28 @@ impl Running for WiredDrive {
         self.detach(spec.namespace(nsid).ok_or_else(closed)?, nsid, at, store)
     }
 
+    fn pause_target(&self, spec: &DriveSpec, nsid: u32, limit: Option<Duration>) -> Result<(), ApiError> {
+        self.pause(spec.namespace(nsid).ok_or_else(closed)?, nsid, limit)
+    }
+
+    fn is_target_idle(&self, nsid: u32) -> Result<bool, ApiError> {
+        self.is_clear(nsid)
+    }
+
+    fn resume_target(&self, nsid: u32) -> Result<(), ApiError> {
+        self.end_pause(nsid)
+    }
+
+    fn replace_target(
+        &self,
+        spec: &DriveSpec,
+        nsid: u32,
+        may_differ: bool,
+        store: Store<'_>,
+    ) -> Result<(), ApiError> {
+        self.replace(spec, nsid, may_differ, store)
+    }
+
     fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), ApiError> {
         self.execute(move |drive, _| drive.subsystem_mut().set_ana(rules))
     }

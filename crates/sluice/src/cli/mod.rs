@@ -20,6 +20,7 @@ mod reactor;
 mod shared;
 mod snapshot;
 mod spec_file;
+mod target;
 mod top;
 
 use crate::{daemon, doctor};
@@ -56,6 +57,9 @@ enum Command {
     /// Create, show, resize, delete and attach drives
     #[command(subcommand)]
     Drive(drive::DriveCommand),
+    /// Show the targets of drives, pause and resume them, and put others in their place
+    #[command(subcommand)]
+    Target(target::TargetCommand),
     /// Let programs choose the paths of a drive's commands
     #[command(subcommand)]
     Classifier(classifier::ClassifierCommand),
@@ -131,6 +135,7 @@ impl Cli {
         match self.command {
             Command::Serve(arguments) => daemon::serve(&arguments, self.api),
             Command::Drive(command) => drive::run(command, &client, output),
+            Command::Target(command) => target::run(command, &client, output),
             Command::Classifier(command) => classifier::run(command, &client, output),
             Command::Function(command) => function::run(command, &client, output),
             Command::Snapshot(command) => snapshot::run(command, &client, output),

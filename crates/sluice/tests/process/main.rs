@@ -71,6 +71,7 @@ mod stalls;
 mod storage;
 mod strangers;
 mod strangers_tls;
+mod targets;
 #[path = "../../../frontend-tcp/tests/tcp/host.rs"]
 #[allow(dead_code, reason = "its own tests use all of it")]
 mod tcp_host;

@@ -1,0 +1,210 @@
+//! Targets that are paused, resumed, lost and replaced while a host has commands in flight.
+
+use crate::common::{Daemon, namespace, wait_for};
+use crate::load::under_load;
+use crate::nvme::pattern;
+use sluice_api::client::Client;
+use sluice_api::{PauseRequest, TargetReplaceRequest};
+use sluice_control::drives::{TargetState, TargetView};
+use sluice_host::{Controller, Namespace};
+use sluice_nvme::{Cns, Status};
+use sluice_spec::TargetSpec;
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::Duration;
+
+const NQN: &str = "nqn.2026-11.example.sluice:disk";
+
+/// Returns a drive on a file, whose hosts give up a command after `host_timeout_s`.
+fn on_file(host_timeout_s: u32) -> String {
+    format!(
+        "[[drive]]\nname = \"demo\"\nhost_timeout_s = {host_timeout_s}\n[[drive.namespace]]\ntarget = \"file\"\n\
+         path = \"a.img\"\nsize = \"16MiB\"\nfunctions = [ {{ kind = \"pass\" }} ]\n"
+    )
+}
+
+/// Starts a daemon with a drive on a file, for hosts on the network, at this port.
+fn far(port: u16, more: &str) -> Daemon {
+    Daemon::start(&format!(
+        "[tcp]\nlisten = [\"127.0.0.1:{port}\"]\n[[drive]]\nname = \"disk\"\n[drive.tcp]\nnqn = \"{NQN}{more}\"\n\
+         [[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n"
+    ))
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port()
+}
+
+/// Returns a drive on a far one. Its lost connection is cleared up soon.
+fn near(port: u16) -> Daemon {
+    Daemon::start(&format!(
+        "[[drive]]\nname = \"demo\"\nhost_timeout_s = 6\n[[drive.namespace]]\ntarget = \"nvme-tcp\"\n\
+         nvme_tcp = {{ address = \"127.0.0.1:{port}\", subnqn = \"{NQN}\", keep_alive_s = 1, timeout_s = 1 }}\n"
+    ))
+}
+
+/// Returns the identifiers of a namespace: its Identify Namespace data, and its list of descriptors.
+fn identity(host: &mut Controller) -> (u64, Vec<u8>, Vec<u8>) {
+    let namespace = host.identify_namespace(1).expect("it is there");
+    let descriptors = host.identify(Cns::NAMESPACE_DESCRIPTORS, 1).expect("a list");
+    (namespace.nsze, [&namespace.nguid[..], &namespace.eui64[..]].concat(), descriptors.to_vec())
+}
+
+fn state(daemon: &Daemon) -> TargetState {
+    let list: serde_json::Value =
+        serde_json::from_str(&daemon.ok(&["target", "list", "demo", "-o", "json"])).expect("JSON");
+    serde_json::from_value(list["targets"][0]["state"].clone()).expect("a state")
+}
+
+fn read(disk: &mut Namespace, slba: u64) -> Vec<u8> {
+    let mut data = vec![0; 4096];
+    disk.read(slba, &mut data).expect("read");
+    data
+}
+
+/// Copies an image with its data, but not its identity.
+fn copy(from: &Path, to: &Path) {
+    std::fs::copy(from, to).expect("room on the disk");
+}
+
+#[test]
+fn a_target_is_paused_and_replaced_under_load() {
+    let mut daemon = Daemon::start(&on_file(30));
+    let (a, b) = (daemon.folder.path().join("a.img"), daemon.folder.path().join("b.img"));
+    let client = Client::new(daemon.api());
+    let before = identity(&mut daemon.host("demo"));
+    under_load(&daemon, || async {
+        let path = |what: &str| format!("/v1/drives/demo/targets/1{what}");
+        for round in 0..6 {
+            let view: TargetView =
+                client.post(&path("/pause"), &PauseRequest::default()).await.expect("paused");
+            assert_eq!((view.state, view.idle), (TargetState::Paused, Some(true)));
+            if round % 2 == 0 {
+                let _: TargetView = client.post(&path("/resume"), &()).await.expect("it goes on");
+                continue;
+            }
+            let (from, to) = if round % 4 == 1 { (&a, &b) } else { (&b, &a) };
+            copy(from, to);
+            let target = TargetSpec::file(to.clone());
+            let mut request = TargetReplaceRequest { target, different_storage: false };
+            client.put::<TargetView>(&path(""), &request).await.expect_err("it may be other data");
+            request.different_storage = true;
+            let view: TargetView = client.put(&path(""), &request).await.expect("replaced");
+            assert_eq!(view.state, TargetState::Ready);
+        }
+    });
+    assert_eq!(identity(&mut daemon.host("demo")), before, "hosts see the same namespace");
+    // Three replacements end on the second file.
+    let mut host = daemon.host("demo");
+    namespace(&mut host, 1).write(8000, &pattern(1, 4096)).expect("written");
+    drop(host);
+    daemon.stop();
+    assert!(std::fs::read(&b).expect("an image")[8000 * 512..][..4096] == pattern(1, 4096));
+    daemon.restart();
+    let mut host = daemon.host("demo");
+    assert_eq!(identity(&mut host), before);
+    assert!(read(&mut namespace(&mut host, 1), 8000) == pattern(1, 4096));
+}
+
+/// Submits a write again and again, as a host does, until it succeeds. Returns how often it was interrupted.
+fn write_until_done(daemon: &Daemon, seed: u64) -> usize {
+    let mut host = daemon.host("demo");
+    let mut disk = namespace(&mut host, 1);
+    let mut interrupted = 0;
+    loop {
+        match disk.write(0, &pattern(seed, 4096)) {
+            Ok(()) => return interrupted,
+            Err(error) => {
+                let status = error.status();
+                assert!(status.is_some_and(|it| it.same_code(Status::COMMAND_INTERRUPTED)), "{error}");
+                interrupted += 1;
+            }
+        }
+    }
+}
+
+/// Pauses a target for longer than its host waits, over a restart, and with a limit.
+#[test]
+fn a_pause_may_be_longer_than_the_patience_of_a_host() {
+    let mut daemon = Daemon::start(&on_file(6));
+    let said = daemon.ok(&["target", "pause", "demo"]);
+    assert!(said.contains("paused; nothing is in it"), "{said}");
+    assert!(daemon.fails(&["target", "pause", "demo:1"]).contains("is paused already"));
+    assert!(daemon.fails(&["target", "pause", "demo:2"]).contains("has no namespace 2"));
+    daemon.crash();
+    daemon.restart();
+    assert_eq!(state(&daemon), TargetState::Paused);
+    std::thread::scope(|threads| {
+        let writing = threads.spawn(|| write_until_done(&daemon, 1));
+        std::thread::sleep(Duration::from_secs(11));
+        assert!(!writing.is_finished(), "nothing reaches the target");
+        daemon.ok(&["target", "resume", "demo"]);
+        assert!(writing.join().expect("no panic") >= 2, "each four to five seconds");
+    });
+    assert_eq!(state(&daemon), TargetState::Ready);
+    daemon.ok(&["target", "pause", "demo", "--fail-after", "1"]);
+    let mut host = daemon.host("demo");
+    let mut disk = namespace(&mut host, 1);
+    // A command like the one that was interrupted last may be taken for it.
+    let error = disk.write(64, &pattern(2, 4096)).expect_err("it fails then");
+    assert_eq!(error.status().map(|it| it.same_code(Status::INTERNAL_PATH_ERROR)), Some(true), "{error}");
+    daemon.ok(&["target", "resume", "demo"]);
+    disk.write(0, &pattern(3, 4096)).expect("it goes on");
+}
+
+/// Loses a far daemon for good. A command that waits for it goes on at a copy of its storage.
+#[test]
+fn a_lost_target_is_replaced_under_a_host_that_waits() {
+    let (first, second) = (free_port(), free_port());
+    let mut lost = far(first, "");
+    let near = near(first);
+    let before = identity(&mut near.host("demo"));
+    let mut host = near.host("demo");
+    namespace(&mut host, 1).write(8, &pattern(7, 4096)).expect("written");
+    drop(host);
+    lost.crash();
+    wait_for("the loss", || state(&near) == TargetState::Lost);
+    let copied = far(second, "-copy");
+    copied.ok(&["target", "pause", "disk"]);
+    copy(&lost.folder.path().join("disk.img"), &copied.folder.path().join("disk.img"));
+    copied.ok(&["target", "resume", "disk"]);
+    std::thread::scope(|threads| {
+        let writing = threads.spawn(|| write_until_done(&near, 1));
+        std::thread::sleep(Duration::from_secs(6));
+        assert!(!writing.is_finished(), "it waits");
+        let (address, nqn) = (format!("127.0.0.1:{second}"), format!("{NQN}-copy"));
+        let words = ["target", "replace", "demo", "--nvme-tcp", &address, "--subnqn", &nqn];
+        assert!(near.fails(&words).contains("--different-storage"));
+        let said = near.ok(&[&words[..], &["--different-storage"]].concat());
+        assert!(said.contains("ready"), "{said}");
+        writing.join().expect("no panic");
+    });
+    assert_eq!(identity(&mut near.host("demo")), before);
+    let mut host = near.host("demo");
+    let mut disk = namespace(&mut host, 1);
+    assert!(read(&mut disk, 8) == pattern(7, 4096));
+    assert!(read(&mut disk, 0) == pattern(1, 4096));
+    disk.flush().expect("nothing is lost: the operator has copied it");
+    let events = near.ok(&["events"]);
+    assert!(events.contains("target_lost") && events.contains("target_replaced"), "{events}");
+}
+
+/// Finds the same storage at another address, without a word that it is the same.
+#[test]
+fn the_same_storage_may_be_elsewhere() {
+    let (first, second) = (free_port(), free_port());
+    let mut moved = far(first, "");
+    let near = near(first);
+    let mut host = near.host("demo");
+    let mut disk = namespace(&mut host, 1);
+    disk.write(8, &pattern(7, 4096)).expect("written");
+    moved.stop();
+    let config = std::fs::read_to_string(moved.config()).expect("a configuration");
+    let config = config.replace(&first.to_string(), &second.to_string());
+    std::fs::write(moved.config(), config).expect("room on the disk");
+    moved.restart();
+    let address = format!("127.0.0.1:{second}");
+    near.ok(&["target", "replace", "demo", "--nvme-tcp", &address, "--subnqn", NQN]);
+    assert!(read(&mut disk, 8) == pattern(7, 4096));
+    disk.write(8, &pattern(8, 4096)).expect("written");
+}
