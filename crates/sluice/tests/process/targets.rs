@@ -2,14 +2,16 @@
 
 use crate::common::{Daemon, namespace, wait_for};
 use crate::load::under_load;
-use crate::nvme::pattern;
+use crate::nvme::{Load, PAGES, pattern};
 use sluice_api::client::Client;
 use sluice_api::{PauseRequest, TargetReplaceRequest};
 use sluice_control::drives::{TargetState, TargetView};
 use sluice_host::{Controller, Namespace};
 use sluice_nvme::{Cns, Status};
 use sluice_spec::TargetSpec;
+use std::fs::Permissions;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -207,4 +209,71 @@ fn the_same_storage_may_be_elsewhere() {
     near.ok(&["target", "replace", "demo", "--nvme-tcp", &address, "--subnqn", NQN]);
     assert!(read(&mut disk, 8) == pattern(7, 4096));
     disk.write(8, &pattern(8, 4096)).expect("written");
+}
+
+/// Creates a drive over the function `encrypt` in this place.
+fn encrypted(daemon: &Daemon, place: &str) {
+    let (folder, spec) = (daemon.folder.path(), daemon.folder.path().join("spec.toml"));
+    let key = folder.join("key");
+    let private = Permissions::from_mode(0o600);
+    std::fs::write(&key, [7; 64]).and_then(|()| std::fs::set_permissions(&key, private)).expect("room");
+    let text = format!(
+        "name = \"{place}\"\nhost_timeout_s = 6\n[[namespace]]\ntarget = \"file\"\npath = \"{}\"\nsize = \"1MiB\"\n\
+         functions = [ {{ kind = \"uif\", function = \"encrypt\", place = \"{place}\", options = {{ key_file = \"{}\" }} }} ]\n",
+        folder.join(place).display(),
+        key.display()
+    );
+    std::fs::write(&spec, text).expect("room on the disk");
+    daemon.ok(&["drive", "create", place, "--spec", &spec.display().to_string()]);
+}
+
+/// Pauses the target below a function, in the daemon and in a process.
+#[test]
+fn commands_come_back_from_a_function_over_a_paused_target() {
+    let daemon = Daemon::start("");
+    for place in ["process", "daemon"] {
+        encrypted(&daemon, place);
+        let mut host = daemon.host(place);
+        let mut disk = namespace(&mut host, 1);
+        disk.write(0, &pattern(1, 4096)).expect("written");
+        daemon.ok(&["target", "pause", place]);
+        let interrupted = |error: sluice_host::Error| {
+            let status = error.status();
+            assert!(status.is_some_and(|it| it.same_code(Status::COMMAND_INTERRUPTED)), "{error}");
+        };
+        interrupted(disk.write(8, &pattern(2, 4096)).expect_err("it is paused"));
+        interrupted(disk.read(0, &mut [0; 4096]).expect_err("it is paused"));
+        daemon.ok(&["target", "resume", place]);
+        disk.write(8, &pattern(2, 4096)).expect("written");
+        assert!(read(&mut disk, 0) == pattern(1, 4096) && read(&mut disk, 8) == pattern(2, 4096));
+    }
+}
+
+/// Ends hosts whose commands wait: one that resets its controller, and one that is gone.
+#[test]
+fn a_host_may_go_while_its_commands_wait() {
+    let daemon = Daemon::start(&on_file(30));
+    daemon.ok(&["target", "pause", "demo"]);
+    for is_reset in [true, false] {
+        let mut host = daemon.host("demo");
+        let mut load = Load::new(&mut host);
+        load.write_all();
+        let in_flight = || {
+            let view: serde_json::Value =
+                serde_json::from_str(&daemon.ok(&["drive", "show", "demo", "-o", "json"])).expect("JSON");
+            view["in_flight"].as_u64().expect("a number")
+        };
+        wait_for("the commands", || in_flight() == PAGES as u64);
+        if is_reset {
+            host.disable().expect("the controller is reset");
+        } else {
+            drop((host, load));
+        }
+        wait_for("their end", || in_flight() == 0);
+    }
+    let refused = daemon.fails(&["upgrade"]);
+    assert!(refused.contains("a target of it is paused"), "{refused}");
+    daemon.ok(&["target", "resume", "demo"]);
+    let mut host = daemon.host("demo");
+    namespace(&mut host, 1).write(0, &pattern(1, 4096)).expect("written");
 }
