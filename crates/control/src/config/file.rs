@@ -85,6 +85,13 @@ pub fn parse(text: &str, file: &Path) -> Result<Config, ApiError> {
 
 /// Parses the text of a configuration file and returns it with all of its faults.
 fn understand(text: &str, file: &Path) -> Result<(Config, Vec<ApiError>), ApiError> {
+    let (document, config) = shape(text, file)?;
+    let faults = config.faults().into_iter().map(|fault| faulty(&document, file, fault)).collect();
+    Ok((config, faults))
+}
+
+/// Parses the text of a configuration file, and resolves its paths.
+pub(super) fn shape<'a>(text: &'a str, file: &Path) -> Result<(Document<'a>, Config), ApiError> {
     let document = Document::parse(text).map_err(|error| unparsable(text, file, &error))?;
     let read = Config::deserialize(toml::de::Deserializer::from(document.table()));
     let mut config = read.map_err(|error| unsuitable(&document, file, &error))?;
@@ -95,13 +102,12 @@ fn understand(text: &str, file: &Path) -> Result<(Config, Vec<ApiError>), ApiErr
     for drive in &mut config.drives {
         drive.resolve_paths(&folder);
     }
-    let faults = config.faults().into_iter().map(|fault| faulty(&document, file, fault)).collect();
-    Ok((config, faults))
+    Ok((document, config))
 }
 
 impl Config {
     /// Returns the first fault of each table, and of each drive.
-    fn faults(&self) -> Vec<Fault> {
+    pub(super) fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         faults.extend(self.daemon.check().err().map(|fault| fault.under("daemon")));
         faults.extend(self.tcp.check().err().map(|fault| fault.under("tcp")));
@@ -244,7 +250,7 @@ fn unsuitable(document: &Document<'_>, file: &Path, error: &toml::de::Error) -> 
 }
 
 /// Describes a configuration of the right shape whose values are impossible.
-fn faulty(document: &Document<'_>, file: &Path, fault: Fault) -> ApiError {
+pub(super) fn faulty(document: &Document<'_>, file: &Path, fault: Fault) -> ApiError {
     let line = document.line(document.find(&fault.at));
     let key = fault.at.0.iter().rev().find_map(|step| match step {
         Step::Key(key) => Some(*key),

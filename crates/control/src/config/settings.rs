@@ -94,6 +94,30 @@ impl Idle {
     }
 }
 
+/// Implements comparisons key by key.
+macro_rules! keys {
+    ($($key:ident)*) => {
+        impl Settings {
+            /// Returns the keys that are not as they are without the table.
+            pub(super) fn given(&self) -> impl Iterator<Item = &'static str> {
+                let usual = Self::default();
+                let given = [$((stringify!($key), self.$key != usual.$key)),*];
+                given.into_iter().filter(|(_, is_given)| *is_given).map(|(key, _)| key)
+            }
+
+            /// Returns whether a key has the same value in both.
+            pub(super) fn has_same(&self, other: &Self, key: &str) -> bool {
+                match key {
+                    $(stringify!($key) => self.$key == other.$key,)*
+                    _ => false,
+                }
+            }
+        }
+    };
+}
+
+keys!(api state sockets socket_mode socket_group cores idle balance allow_uids allow_gids drain_s watch_turns dumpable);
+
 impl Settings {
     pub(super) fn check(&self) -> Result<(), Fault> {
         if let Some(mode) = self.socket_mode.as_ref().filter(|mode| parse_mode(mode).is_none()) {

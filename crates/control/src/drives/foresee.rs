@@ -20,6 +20,9 @@ pub struct Foreseen {
 /// An error for which the daemon would open no drive at all.
 pub fn foresee(config: &Config, state: &Path) -> Result<Vec<Foreseen>, ApiError> {
     let mut saved = StateFile::peek(state)?;
+    if let Some(applying) = saved.applying.take() {
+        applying.take_back(&mut saved);
+    }
     let specs = merge::merge(config, &mut saved)?;
     storage::note_older(specs.iter().map(|(spec, _)| spec), &mut saved);
     let foresee = |(spec, _)| match storage::foresee(&spec, &saved) {

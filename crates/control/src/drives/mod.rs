@@ -8,6 +8,7 @@ mod balance;
 mod change;
 mod classifier;
 mod coming;
+mod declare;
 mod device;
 mod drain;
 mod engine;
@@ -38,6 +39,7 @@ pub use classifier::{
     ClassifierStatus, ENTRIES_MAX, ErrorCount, HookCounts, MapDump, MapEntry, MapKindName, MapView,
     TraceLine, to_hex,
 };
+pub use declare::{Applied, ApplyRequest, Plan, PlannedChange};
 pub use device::DevicePlace;
 pub use device::DeviceView;
 pub use engine::{
@@ -68,7 +70,7 @@ use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
 use sluice_spec::size::Size;
 use sluice_spec::words::nearest;
-use sluice_spec::{DriveSpec, FunctionSpec, TargetKind};
+use sluice_spec::{DriveSpec, FunctionSpec, SharedSpec, TargetKind};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -114,6 +116,7 @@ pub struct Drives {
     tcp: Tcp,
     metrics: Metrics,
     page: Page,
+    shared: Vec<SharedSpec>,
     reactors: usize,
     state: StateFile,
     /// Changes in progress, by drive.
@@ -170,6 +173,7 @@ impl Drives {
     ) -> Result<(Self, Vec<(DriveSpec, Origin)>), ApiError> {
         let stored = state.load()?;
         let mut saved = stored.clone();
+        declare::take_back(&mut saved);
         let specs = merge::merge(config, &mut saved)?;
         storage::note_older(specs.iter().map(|(spec, _)| spec), &mut saved);
         let hosted = hosts::load(&state, &mut saved)?;
@@ -184,6 +188,7 @@ impl Drives {
             tcp: config.tcp.clone(),
             metrics: config.metrics.clone(),
             page: config.page.clone(),
+            shared: config.shared.clone(),
             reactors: config.daemon.reactors(),
             state,
             changes: Changes::default(),

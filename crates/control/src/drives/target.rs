@@ -25,11 +25,11 @@ pub enum TargetState {
     Ready,
     /// Some of its paths are lost.
     Degraded,
-    /// It is not connected: its commands wait or fail.
+    /// Target without a connection: its commands wait or fail.
     Lost,
     /// The operator has paused it: its commands wait.
     Paused,
-    /// Its drive is not open.
+    /// Target of a drive that is not open.
     Closed,
 }
 

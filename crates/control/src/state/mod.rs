@@ -7,6 +7,7 @@
 //! renamed over the old file, which stays as the previous version (`replace`). A file that is torn or was
 //! tampered with is refused, never dropped.
 
+mod applying;
 mod budget;
 mod history;
 mod hosts;
@@ -18,6 +19,7 @@ mod storage;
 mod text;
 mod unflushed;
 
+pub use applying::Applying;
 pub use budget::StoreBudget;
 pub use hosts::{HostFile, HostState};
 pub use objects::KeptObject;
@@ -102,6 +104,9 @@ pub struct Saved {
     /// Targets that the operator has paused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paused_targets: Vec<PausedTarget>,
+    /// State from before an apply that has not ended. The next daemon goes back to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applying: Option<Box<Applying>>,
     /// Storage that drives have opened. None if an older daemon without such records wrote the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,

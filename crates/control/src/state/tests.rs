@@ -54,6 +54,12 @@ fn saved(names: &[&str]) -> Saved {
             declared: TargetSpec::file("/a".into()),
             target: TargetSpec::file("/b".into()),
         }],
+        applying: Some(Box::new(Applying {
+            names: ["declared".to_owned()].into(),
+            missing: vec!["/b".into()],
+            drives: vec![drive("other")],
+            ..Applying::default()
+        })),
         paused_targets: vec![PausedTarget { drive: "declared".into(), nsid: 1, fail_after_s: Some(60) }],
         ana: vec![Access { drive: "declared".into(), states: vec![access()] }],
     }
