@@ -6,6 +6,7 @@ mod answer;
 mod callers;
 mod classifier;
 pub mod client;
+mod declare;
 mod events;
 mod function;
 mod jobs;

@@ -3,6 +3,7 @@
 use super::ana;
 use super::answer::{Answer, Body, Checked, ErrorAnswer, looked, ordered};
 use super::classifier;
+use super::declare;
 use super::events;
 use super::function;
 use super::jobs;
@@ -71,6 +72,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(function::routes())
         .merge(ana::routes())
         .merge(targets::routes())
+        .merge(declare::routes())
         .merge(jobs::routes())
         .merge(events::routes())
         .merge(page::routes())

@@ -5,6 +5,7 @@ mod attach;
 mod bench;
 mod classifier;
 mod copies;
+mod declare;
 mod discover;
 mod drive;
 mod events;
@@ -81,6 +82,12 @@ enum Command {
     Events(events::EventsArgs),
     /// Print the address of the web page, with its token, to open in a browser
     Page,
+    /// Make the drives as a file describes them: all changes at once, or none
+    Apply(declare::Apply),
+    /// Print the changes that `apply` would make; the exit code is 0 for none, and 1 for some
+    Diff(declare::Description),
+    /// Print a configuration file that makes the same drives on another machine
+    Export,
     /// Make the daemon read its configuration file again, and add and remove drives accordingly
     Reload,
     /// Replace the process of the daemon by another, under running virtual machines
@@ -120,7 +127,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     match cli.run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(problem) => {
             eprintln!("error: {problem}");
             ExitCode::FAILURE
@@ -129,29 +136,40 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 impl Cli {
-    fn run(self) -> Result<(), ApiError> {
+    fn run(self) -> Result<ExitCode, ApiError> {
         let output = Output::new(self.output);
         let client = Client::new(self.api.clone().unwrap_or_else(default_api));
+        if let Command::Diff(description) = &self.command {
+            return Ok(declare::diff(description, &client, output));
+        }
+        self.execute(&client, output).map(|()| ExitCode::SUCCESS)
+    }
+
+    fn execute(self, client: &Client, output: Output) -> Result<(), ApiError> {
         match self.command {
             Command::Serve(arguments) => daemon::serve(&arguments, self.api),
-            Command::Drive(command) => drive::run(command, &client, output),
-            Command::Target(command) => target::run(command, &client, output),
-            Command::Classifier(command) => classifier::run(command, &client, output),
-            Command::Function(command) => function::run(command, &client, output),
-            Command::Snapshot(command) => snapshot::run(command, &client, output),
+            Command::Drive(command) => drive::run(command, client, output),
+            Command::Target(command) => target::run(command, client, output),
+            Command::Classifier(command) => classifier::run(command, client, output),
+            Command::Function(command) => function::run(command, client, output),
+            Command::Snapshot(command) => snapshot::run(command, client, output),
             Command::Member(command) => member::run(command, output),
-            Command::Job(command) => job::run(command, &client, output),
-            Command::Top(arguments) => top::run(&arguments, &client, output),
-            Command::Events(arguments) => events::run(&arguments, self.output, &client),
-            Command::Page => page::run(&client, output),
-            Command::Reload => reactor::reload(&client, output),
-            Command::Upgrade(arguments) => reactor::upgrade(arguments, &client, output),
-            Command::Reactor(command) => reactor::run(command, &client, output),
-            Command::Shared(command) => shared::run(command, &client, output),
+            Command::Job(command) => job::run(command, client, output),
+            Command::Top(arguments) => top::run(&arguments, client, output),
+            Command::Events(arguments) => events::run(&arguments, self.output, client),
+            Command::Page => page::run(client, output),
+            Command::Apply(arguments) => declare::apply(&arguments, client, output),
+            // Has an exit code of its own.
+            Command::Diff(_) => Ok(()),
+            Command::Export => declare::export(client, output),
+            Command::Reload => reactor::reload(client, output),
+            Command::Upgrade(arguments) => reactor::upgrade(arguments, client, output),
+            Command::Reactor(command) => reactor::run(command, client, output),
+            Command::Shared(command) => shared::run(command, client, output),
             Command::Discover(arguments) => discover::run(&arguments, output),
-            Command::Doctor(arguments) => doctor::run(arguments, &client, output),
+            Command::Doctor(arguments) => doctor::run(arguments, client, output),
             Command::Bench(arguments) => bench::run(arguments, self.output),
-            Command::Version => reactor::version(&client, output),
+            Command::Version => reactor::version(client, output),
             Command::Openapi => output.json(&sluice_api::document()),
             Command::Completions { shell } => {
                 let mut script = Vec::new();

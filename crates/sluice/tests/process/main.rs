@@ -15,6 +15,7 @@ mod crowding;
 mod cuts;
 mod daemon;
 mod deallocation;
+mod declare;
 mod descriptors;
 mod docs;
 mod edges;
