@@ -113,8 +113,12 @@ fn write(folder: &Path, copy: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn wanted(saved: &Saved) -> impl Iterator<Item = PathBuf> + use<> {
-    let created = saved.drives.iter().filter_map(|drive| drive.classifier.as_ref());
-    let declared = saved.classified.iter().filter_map(|classified| classified.classifier.as_ref());
+    // An apply may go back to its state from before.
+    let before = saved.applying.iter();
+    let drives = saved.drives.iter().chain(before.clone().flat_map(|before| &before.drives));
+    let classified = saved.classified.iter().chain(before.flat_map(|before| &before.classified));
+    let created = drives.filter_map(|drive| drive.classifier.as_ref());
+    let declared = classified.filter_map(|classified| classified.classifier.as_ref());
     created.chain(declared).map(|spec| spec.object.clone()).collect::<Vec<_>>().into_iter()
 }
 

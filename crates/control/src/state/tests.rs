@@ -281,6 +281,13 @@ fn copies_in_use_are_kept_whatever_their_folder_is_called() {
     file.sweep(|| now.clone());
     let left: Vec<_> = std::fs::read_dir(real.join("objects")).expect("a folder").collect();
     assert!(copy.exists() && left.len() == 1, "{left:?}");
+    // An apply may go back to a state from before with the copy.
+    let names = ["a".to_owned()].into();
+    let applying = Some(Box::new(Applying::of(&now, names, Vec::new())));
+    file.sweep(|| Saved { applying, ..Saved::default() });
+    assert!(copy.exists());
+    file.sweep(Saved::default);
+    assert!(!copy.exists());
 }
 
 #[test]

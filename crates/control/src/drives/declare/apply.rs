@@ -182,6 +182,7 @@ impl Drives {
         if let Err(why) = stored {
             left.push(why.error);
         }
+        self.sweep_objects();
         let outcome = match left.as_slice() {
             [] => "nothing was changed".to_owned(),
             _ if is_left => "the next start goes back to what was before".to_owned(),

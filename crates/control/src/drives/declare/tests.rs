@@ -153,6 +153,35 @@ fn a_step_that_fails_takes_the_others_back() {
 }
 
 #[test]
+fn a_classifier_is_known_by_its_program_and_taken_back() {
+    let stage = Stage::new();
+    let drives = stage.start("");
+    let object = |name: &str| {
+        let path = stage.folder.path().join(name);
+        std::fs::write(&path, name).expect("room on the disk");
+        format!("[drive.classifier]\nobject = \"{}\"\n", path.display())
+    };
+    let text = |classifier: &str| drive("a", 1, "").replace("[[drive.n", &format!("{classifier}[[drive.n"));
+    let with = text(&object("a.o"));
+    drives.apply_file(&request(&with)).expect("applied");
+    assert_eq!(drives.apply_file(&request(&with)), Ok(Applied::default()), "the copy is the same program");
+    let before = drives.show_classifier("a").expect("it has one");
+    drives.apply_file(&request(&(with.clone() + &drive("z", 1, "")))).expect("applied");
+    stage.script.refuse_resize.store(true, SeqCst);
+    for other in [text(&object("b.o")), text("")] {
+        let plan = drives.diff(&request(&other)).expect("a plan");
+        assert!(plan.changes[0].text.starts_with("classifier "), "{plan:?}");
+        let problem = drives.apply_file(&request(&(other + &drive("z", 2, "")))).expect_err("no room");
+        assert!(problem.error.ends_with("nothing was changed"), "{problem}");
+        assert_eq!(drives.show_classifier("a").as_ref(), Ok(&before));
+    }
+    let copies = std::fs::read_dir(stage.state().join("objects")).expect("a folder");
+    assert!(copies.flatten().any(|copy| before.object == copy.path().display().to_string()));
+    drives.apply_file(&request(&text(""))).expect("applied");
+    assert!(drives.show_classifier("a").is_err());
+}
+
+#[test]
 fn a_state_that_cannot_be_stored_is_not_applied() {
     let stage = Stage::new();
     let drives = stage.start("");
