@@ -55,6 +55,28 @@ impl Drives {
         Ok(running)
     }
 
+    /// Begins the record of a drive that is about to be on other controllers. Without the power identifiers of these,
+    /// each of them counts as one that may have lost its power.
+    pub(super) fn begin_account(&self, spec: &DriveSpec) -> Result<(), ApiError> {
+        let has_none = self.state.load_unflushed(&spec.name).is_none();
+        match spec.has_peers() && has_none {
+            true => self.state.store_unflushed(&spec.name, &begin(spec, None)),
+            false => Ok(()),
+        }
+    }
+
+    /// Adds the controllers that a drive is on now to its record.
+    pub(super) fn add_peers(&self, spec: &DriveSpec, running: &dyn Running) -> Result<(), ApiError> {
+        let Some(mut now) = self.state.load_unflushed(&spec.name).filter(|_| spec.has_peers()) else {
+            return Ok(());
+        };
+        // Unflushed writes are judged by the identifier that a controller had when they were acknowledged.
+        for (peer, power) in running.peers() {
+            now.peers.entry(peer).or_insert(power);
+        }
+        self.state.store_unflushed(&spec.name, &now)
+    }
+
     /// Opens a drive that another process has flushed and hands over. Nothing is lost, so the power identifier stays.
     fn continue_account(
         &self,

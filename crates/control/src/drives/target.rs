@@ -208,6 +208,7 @@ impl Drives {
         }
         let declared = self.declared(name);
         let store: Store<'_> = &mut || {
+            self.begin_account(spec)?;
             self.store(|saved| {
                 settled.note(saved);
                 forget(saved, name, nsid);
@@ -224,6 +225,11 @@ impl Drives {
             return back.and(Err(problem));
         }
         self.amend(name, |entry| entry.spec = spec.clone());
+        if let Err(problem) = self.add_peers(spec, running.as_ref()) {
+            tracing::warn!(
+                "drive {name}: after a crash of this daemon, hosts get one failed Flush: {problem}"
+            );
+        }
         running.resume_target(nsid)?;
         if was_paused {
             self.resumed(name, nsid);

@@ -79,6 +79,8 @@ impl Subsystem {
             accept(&it).map_err(EditStackError::Build)
         })?;
         namespace.stack_edited();
+        // The host may have formatted the namespace with another block size than the one that it was opened with.
+        namespace.router_mut().stack_mut().formatted(block_size);
         self.update_stacks();
         let size = self.get(nsid).map_or(bytes, |namespace| namespace.router().stack().target_size());
         self.resize(nsid, size);

@@ -151,3 +151,17 @@ fn a_target_of_a_drive_that_is_not_open_is_replaced_and_opened() {
     assert_eq!(drives.replace_target("fixed", 1, target, true).expect("it opens").state, TargetState::Ready);
     assert_eq!(place(&stage, &drives, "fixed").0, b);
 }
+
+/// Puts a drive on another controller, whose loss of power must be noticed after a crash.
+#[test]
+fn a_drive_that_is_put_on_another_controller_has_a_record_of_that() {
+    let stage = Stage::new();
+    let config = declared(&file(&stage, "a"));
+    let drives = stage.start(&config);
+    assert_eq!(drives.state.load_unflushed("fixed"), None);
+    let far = serde_json::json!({ "address": "10.0.0.1:4420", "subnqn": "nqn.2026-11.example:far" });
+    let target = TargetSpec::nvme_tcp(serde_json::from_value(far).expect("a subsystem"));
+    drives.replace_target("fixed", 1, target, true).expect("the operator insists");
+    let record = drives.state.load_unflushed("fixed").expect("it is on another controller");
+    assert!(!record.clean && record.boot.is_some(), "{record:?}");
+}
