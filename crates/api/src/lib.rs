@@ -10,6 +10,7 @@ mod declare;
 mod events;
 mod function;
 mod jobs;
+mod limits;
 mod metrics;
 mod orders;
 mod page;
@@ -26,6 +27,7 @@ pub use function::{
     AttachRequest, ControlAnswer, ControlRequest, FunctionList, KindList, MoveRequest, RestartRequest,
 };
 pub use jobs::{JobList, PaceRequest};
+pub use limits::{GroupList, LimitsList, LimitsRequest};
 pub use orders::NO_DRIVE;
 pub use page::{PageAccess, PageServer, PageView};
 pub use routes::{

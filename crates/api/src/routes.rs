@@ -7,6 +7,7 @@ use super::declare;
 use super::events;
 use super::function;
 use super::jobs;
+use super::limits;
 use super::metrics;
 use super::orders::NO_DRIVE;
 use super::page::{self, PageAccess};
@@ -55,6 +56,7 @@ pub struct App {
         (name = "classifiers", description = "Programs that decide where the commands of a drive go."),
         (name = "functions", description = "Functions behind the function SDK."),
         (name = "jobs", description = "Background work of drives: copies, comparisons, deletions."),
+        (name = "groups", description = "Groups of namespaces with common limits."),
         (name = "daemon", description = "The daemon itself.")
     )
 )]
@@ -74,6 +76,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(targets::routes())
         .merge(declare::routes())
         .merge(jobs::routes())
+        .merge(limits::routes())
         .merge(events::routes())
         .merge(page::routes())
         .routes(routes!(reload))

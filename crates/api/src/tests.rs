@@ -149,6 +149,7 @@ fn the_document_lists_every_route() {
             "delete /v1/drives/{name}/classifier/maps/{map}/{key}",
             "delete /v1/drives/{name}/functions/{number}",
             "delete /v1/drives/{name}/namespaces/{nsid}",
+            "delete /v1/groups/{name}",
             "get /metrics",
             "get /openapi.json",
             "get /v1/drives",
@@ -160,9 +161,12 @@ fn the_document_lists_every_route() {
             "get /v1/drives/{name}/classifier/maps/{map}/{key}",
             "get /v1/drives/{name}/functions",
             "get /v1/drives/{name}/targets",
+            "get /v1/drives/{name}/limits",
             "get /v1/events",
             "get /v1/export",
             "get /v1/functions",
+            "get /v1/groups",
+            "get /v1/groups/{name}",
             "get /v1/jobs",
             "get /v1/jobs/{id}",
             "get /v1/latency",
@@ -193,6 +197,8 @@ fn the_document_lists_every_route() {
             "put /v1/drives/{name}/classifier",
             "put /v1/drives/{name}/classifier/maps/{map}/{key}",
             "put /v1/drives/{name}/targets/{nsid}",
+            "put /v1/drives/{name}/limits",
+            "put /v1/groups/{name}",
         ]
     );
     // Each method has a description, and every reference has a target.

@@ -1,6 +1,6 @@
 //! Trait of the options of a function that is only a layer: all that other crates need of such a function.
 
-use crate::OnLoss;
+use crate::{Groups, OnLoss, QosControl, QosLimits};
 use sluice_command::Layer;
 use sluice_options::Fault;
 use std::fmt;
@@ -40,6 +40,16 @@ pub trait Kind<L> {
         &mut []
     }
 
+    /// Returns the limits that can be changed while the function runs, if it has some.
+    fn limits(&self) -> Option<QosLimits> {
+        None
+    }
+
+    /// Returns the limits of the function, to change them.
+    fn limits_mut(&mut self) -> Option<&mut QosLimits> {
+        None
+    }
+
     /// Opens everything that the layer needs. May block.
     ///
     /// # Errors
@@ -56,6 +66,8 @@ pub struct OpenCx<'a> {
     pub commands_max: usize,
     /// Bytes of a command's data, at most.
     pub transfer_max: u64,
+    /// Groups of the daemon.
+    pub groups: &'a Groups,
 }
 
 /// Relation of a function to the layers below it.
@@ -120,17 +132,32 @@ impl Shape {
 
 /// Function that is open. Its layer can be built on any reactor, and again for a clone of the stack.
 #[derive(Clone)]
-pub struct Prepared(Arc<dyn Fn(usize) -> Box<dyn Layer> + Send + Sync>);
+pub struct Prepared {
+    make: Arc<dyn Fn(usize) -> Box<dyn Layer> + Send + Sync>,
+    limits: Option<QosControl>,
+}
 
 impl Prepared {
     /// Creates a prepared function from one that makes its layer over so many layers.
     pub fn new<T: Layer + 'static>(make: impl Fn(usize) -> T + Send + Sync + 'static) -> Self {
-        Self(Arc::new(move |below| Box::new(make(below))))
+        Self { make: Arc::new(move |below| Box::new(make(below))), limits: None }
+    }
+
+    /// Adds the control of limits that can be changed while the layer runs.
+    #[must_use]
+    pub fn limited(self, limits: QosControl) -> Self {
+        Self { limits: Some(limits), ..self }
+    }
+
+    /// Returns the control of the limits, if the function has some.
+    #[must_use]
+    pub fn limits(&self) -> Option<&QosControl> {
+        self.limits.as_ref()
     }
 
     /// Builds the layer over so many layers, the rest of the stack included.
     pub fn build(&self, below: usize) -> Box<dyn Layer> {
-        (self.0)(below)
+        (self.make)(below)
     }
 }
 

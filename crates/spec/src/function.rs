@@ -2,7 +2,7 @@
 
 use super::{Fault, LayerSpec, UifSpec};
 use serde::{Deserialize, Serialize};
-use sluice_functions::{Kind, OpenCx, Prepared, Shape};
+use sluice_functions::{Kind, OpenCx, Prepared, QosLimits, Shape};
 use utoipa::ToSchema;
 
 /// Defines [`FunctionSpec`] with all functions of the registry.
@@ -56,6 +56,22 @@ macro_rules! function_spec {
                 match self {
                     $(Self::$Kind(options) => options.layers_mut(),)*
                     Self::Uif(uif) => &mut uif.layers,
+                }
+            }
+
+            /// Returns the limits that can be changed while the function runs, if it has some.
+            pub fn limits(&self) -> Option<QosLimits> {
+                match self {
+                    $(Self::$Kind(options) => Kind::<LayerSpec>::limits(options),)*
+                    Self::Uif(_) => None,
+                }
+            }
+
+            /// Returns the limits of the function, to change them.
+            pub fn limits_mut(&mut self) -> Option<&mut QosLimits> {
+                match self {
+                    $(Self::$Kind(options) => Kind::<LayerSpec>::limits_mut(options),)*
+                    Self::Uif(_) => None,
                 }
             }
 

@@ -42,7 +42,8 @@ impl WiredDrive {
         labels::may_attach(spec, at, &self.name)?;
         // The slow part comes first: the process runs before the drive is held.
         let layer = FunctionSpec::Uif(function.clone());
-        let opened = PreparedFunction::open(&layer, &self.name, spec.block_size, Losses::default())?;
+        let opened =
+            PreparedFunction::open(&layer, &self.name, spec.block_size, Losses::default(), &self.pools)?;
         let (prepared, Held { function: Some(control), .. }) = opened else { return Err(closed()) };
         let control = Arc::new(control);
         own_place(&control)?;

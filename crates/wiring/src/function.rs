@@ -12,7 +12,7 @@ use sluice_control::drives::metrics;
 use sluice_controller::{COMMANDS_MAX, Subsystem, TRANSFER_MAX};
 use sluice_crypt::Given;
 use sluice_functions::host::{Launch, PendingAnswer, PreparedUif, Program, UifConfig, UifControl};
-use sluice_functions::{OpenCx, Prepared, Record, make};
+use sluice_functions::{OpenCx, Prepared, QosControl, Record, make};
 use sluice_jobs::Order;
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
@@ -42,6 +42,8 @@ pub(super) struct Held {
     pub(super) function: Option<FunctionControl>,
     /// Controls of the layers below a function that is only a layer.
     pub(super) layers: Vec<StackControl>,
+    /// Control of limits that can be changed.
+    pub(super) limits: Option<QosControl>,
 }
 
 /// Control of a function that is more than a layer.
@@ -88,25 +90,31 @@ impl PreparedFunction {
         drive: &str,
         block_size: u32,
         above: Losses<'_>,
+        pools: &Pools,
     ) -> Result<(Self, Held), ApiError> {
         // The layers are opened first, because a function may need them as soon as it runs.
         let open_layer = |(number, layer): (usize, &LayerSpec)| {
-            PreparedStack::open(&layer.as_namespace(), drive, above.in_layer(spec, number), &Pools::default())
+            PreparedStack::open(&layer.as_namespace(), drive, above.in_layer(spec, number), pools)
         };
         let opened: Vec<_> = spec.layers().iter().enumerate().map(open_layer).collect::<Result<_, _>>()?;
         let (below, layers) = opened.into_iter().unzip();
         let FunctionSpec::Uif(uif) = spec else {
-            let cx = OpenCx { drive, commands_max: COMMANDS_MAX as usize, transfer_max: TRANSFER_MAX.into() };
+            let (commands_max, transfer_max) = (COMMANDS_MAX as usize, TRANSFER_MAX.into());
+            let cx = OpenCx { drive, commands_max, transfer_max, groups: &pools.groups };
             let prepared = spec.open(&cx)?.ok_or_else(closed)?;
             let is_stateless = spec.shape().is_stateless;
-            return Ok((Self::Layer { prepared, is_stateless, below }, Held { function: None, layers }));
+            let limits = prepared.limits().cloned();
+            return Ok((
+                Self::Layer { prepared, is_stateless, below },
+                Held { function: None, layers, limits },
+            ));
         };
         let (prepared, control) = open(uif, drive)?;
         let cache = CacheControl::new(uif.translations.clone(), block_size);
         let (about, away, counted) = (uif.about(), Mutex::default(), Mutex::default());
         let (service, jobs) = (uif.service(), Jobs::of(uif));
         let control = FunctionControl { about, service, uif: control, cache, layers, away, counted, jobs };
-        Ok((Self::Uif(prepared, below), Held { function: Some(control), layers: Vec::new() }))
+        Ok((Self::Uif(prepared, below), Held { function: Some(control), layers: Vec::new(), limits: None }))
     }
 
     /// Adds the layer to a stack, over `top`, on the thread of its reactor.

@@ -48,6 +48,7 @@ use sluice_controller::LatencyClock;
 use sluice_frontend_tcp::Directory;
 use sluice_frontend_vfio_user::Access;
 use sluice_holder::Holder;
+use sluice_functions::{GroupRefused, GroupStatus, QosLimits};
 use sluice_reactor::{IdlePolicy, Progress, ReactorConfig, ReactorHandle, Turn, Watched};
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
@@ -262,6 +263,18 @@ impl Engine for Wiring {
 
     fn shared(&self) -> Result<Vec<SharedView>, ApiError> {
         self.pools.views()
+    }
+
+    fn set_group(&self, name: &str, limits: QosLimits) -> Result<(), GroupRefused> {
+        self.pools.groups.set(name, limits)
+    }
+
+    fn remove_group(&self, name: &str) -> Result<(), GroupRefused> {
+        self.pools.groups.remove(name)
+    }
+
+    fn groups(&self) -> Vec<GroupStatus> {
+        self.pools.groups.list()
     }
 
     fn reactors(&self) -> Vec<ReactorCounters> {

@@ -14,6 +14,7 @@ use sluice_control::drives::{DeviceView, Remembered, new_identity};
 use sluice_control::state::Created;
 use sluice_controller::{Attachment, Namespace, NamespaceConfig, ReservationRecord};
 use sluice_reactor::{Io, TaskId, now_ns};
+use sluice_functions::QosControl;
 use sluice_router::{Classifier, RouterBuilder};
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
@@ -68,6 +69,8 @@ pub struct StackControl {
     pub(super) functions: Vec<Arc<FunctionControl>>,
     /// Controls of the layers below those functions over the target that are only layers.
     pub(super) layers: Vec<StackControl>,
+    /// Controls of limits of the functions over the target, topmost first.
+    pub(super) limits: Vec<QosControl>,
     /// Functions as they were declared, without those behind the function SDK; `None` for a function that
     /// cannot work in two places.
     pub(super) stateless: Vec<Option<Stateless>>,
@@ -358,7 +361,7 @@ impl PreparedStack {
         let (prepared, target) = PreparedTarget::open(&spec.target()?, spec.block_size, at_target, pools)?;
         let mut above = losses;
         let opened = spec.functions.iter().map(|function| {
-            let opened = PreparedFunction::open(function, drive, spec.block_size, above);
+            let opened = PreparedFunction::open(function, drive, spec.block_size, above, pools);
             above = above.below(function);
             opened
         });
@@ -372,12 +375,14 @@ impl PreparedStack {
             target,
             functions: Vec::new(),
             layers: Vec::new(),
+            limits: Vec::new(),
             stateless,
             leftover: None,
             paused: false,
             labelled,
         };
-        for Held { function, layers } in controls {
+        for Held { function, layers, limits } in controls {
+            control.limits.extend(limits);
             control.functions.extend(function.map(Arc::new));
             control.layers.extend(layers);
         }

@@ -18,6 +18,7 @@ use sluice_controller::{
 use sluice_frontend::Drive;
 use sluice_frontend_tcp as tcp;
 use sluice_frontend_vfio_user::Socket;
+use sluice_functions::{QosControl, QosLimits, QosWaits};
 use sluice_jobs::{PaceChange, Verb};
 use sluice_reactor::Immovable;
 use sluice_spec::error::ApiError;
@@ -115,6 +116,20 @@ impl Running for WiredDrive {
                 "the target of namespace {nsid} still has {seen}: see the daemon's log"
             ))),
         }
+    }
+
+    fn set_limits(&self, nsid: u32, index: usize, limits: QosLimits) -> Result<(), ApiError> {
+        let namespaces = self.stacks();
+        let stack = namespaces.get(nsid as usize - 1).and_then(|stacks| stacks.first());
+        let control = stack.and_then(|stack| stack.limits.get(index)).ok_or_else(closed)?;
+        control.set(limits);
+        Ok(())
+    }
+
+    fn waits(&self, nsid: u32) -> Vec<QosWaits> {
+        let namespaces = self.stacks();
+        let stack = namespaces.get(nsid as usize - 1).and_then(|stacks| stacks.first());
+        stack.map_or_else(Vec::new, |stack| stack.limits.iter().map(QosControl::waits).collect())
     }
 
     fn prepare_classifier(

@@ -1,7 +1,8 @@
-//! Shared objects of the daemon.
+//! Shared objects of the daemon, and its groups.
 
 use super::{OneReactor, reactor_of};
 use sluice_control::drives::SharedView;
+use sluice_functions::Groups;
 use sluice_memory::machine;
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
@@ -10,9 +11,12 @@ use sluice_targets::{MemoryPool, PoolPort, PoolRefused};
 use std::slice;
 use std::sync::Arc;
 
-/// Pools of memory, which live as long as the daemon.
+/// Pools of memory, which live as long as the daemon, and groups with common limits.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pools(Arc<[Pool]>);
+pub(crate) struct Pools {
+    pools: Arc<[Pool]>,
+    pub(super) groups: Groups,
+}
 
 #[derive(Debug)]
 struct Pool {
@@ -34,12 +38,13 @@ impl Pools {
             })?;
             Ok(Pool { spec: spec.clone(), pool })
         };
-        specs.iter().map(start).collect::<Result<_, ApiError>>().map(Self)
+        let pools = specs.iter().map(start).collect::<Result<_, ApiError>>()?;
+        Ok(Self { pools, groups: Groups::default() })
     }
 
     /// Creates the port of a further namespace.
     pub(super) fn connect(&self, name: &str) -> Result<PoolPort, ApiError> {
-        let found = self.0.iter().find(|pool| pool.spec.name == name).ok_or_else(|| {
+        let found = self.pools.iter().find(|pool| pool.spec.name == name).ok_or_else(|| {
             ApiError::not_found(format!("there is no shared object `{name}`"))
                 .hint("declare it with [[shared]] in the configuration file and start the daemon again")
         })?;
@@ -67,7 +72,7 @@ impl Pools {
                 users: status.users,
             })
         };
-        self.0.iter().map(view).collect()
+        self.pools.iter().map(view).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::open_file;
 use sluice_spec::words::{hint_for, quoted};
-use sluice_spec::{DriveSpec, Fault, SharedSpec, Step};
+use sluice_spec::{DriveSpec, Fault, GroupSpec, SharedSpec, Step};
 use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -30,6 +30,9 @@ pub struct Config {
     /// Objects that several drives use.
     #[serde(default)]
     pub shared: Vec<SharedSpec>,
+    /// Declared groups with common limits; others are created through the API.
+    #[serde(default, rename = "group")]
+    pub groups: Vec<GroupSpec>,
     /// Declared drives; others are created through the API.
     #[serde(default, rename = "drive")]
     pub drives: Vec<DriveSpec>,
@@ -114,6 +117,7 @@ impl Config {
         faults.extend(self.metrics.check().err().map(|fault| fault.under("metrics")));
         faults.extend(self.page.check().err().map(|fault| fault.under("page")));
         faults.extend(self.faults_of_shared());
+        faults.extend(self.faults_of_groups());
         let mut seen = Seen::default();
         for (index, drive) in self.drives.iter().enumerate() {
             let checked = check_room(index).and_then(|()| drive.check());
@@ -176,6 +180,23 @@ impl Config {
                 check(shared, &mut names).map_err(|fault| fault.inside("shared", index))
             });
         checked.filter_map(Result::err).collect()
+    }
+
+    /// Returns the first fault of each group.
+    fn faults_of_groups(&self) -> Vec<Fault> {
+        let mut names = HashSet::new();
+        let mut check = |group: &GroupSpec| {
+            group.check()?;
+            match names.insert(group.name.clone()) {
+                true => Ok(()),
+                false => {
+                    Err(Fault::at_key("name", format!("`{}` is the name of an earlier group", group.name))
+                        .hint("give each group its own name"))
+                }
+            }
+        };
+        let groups = self.groups.iter().enumerate();
+        groups.filter_map(|(index, group)| check(group).err().map(|it| it.inside("group", index))).collect()
     }
 
     /// Checks that the pools of a drive are declared.

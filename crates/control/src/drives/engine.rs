@@ -6,6 +6,7 @@ use crate::state::Created;
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
 use sluice_controller::{AnaRule, Creation, OperationLatency, PersistentRecord, SlowCommand, Synced};
+use sluice_functions::{GroupRefused, GroupStatus, QosLimits, QosWaits};
 use sluice_jobs::{PaceChange, Verb};
 use sluice_reactor::Progress;
 use sluice_spec::error::ApiError;
@@ -65,6 +66,23 @@ pub trait Engine: Send + Sync {
         Ok(Vec::new())
     }
 
+    /// Creates a group, or changes its limits.
+    fn set_group(&self, name: &str, limits: QosLimits) -> Result<(), GroupRefused> {
+        let _ = (name, limits);
+        Ok(())
+    }
+
+    /// Removes a group without members.
+    fn remove_group(&self, name: &str) -> Result<(), GroupRefused> {
+        let _ = name;
+        Ok(())
+    }
+
+    /// Returns the groups with their use. Waits for no reactor.
+    fn groups(&self) -> Vec<GroupStatus> {
+        Vec::new()
+    }
+
     /// Returns the progress of each reactor.
     fn progress(&self) -> Vec<Progress> {
         Vec::new()
@@ -115,6 +133,18 @@ pub trait Running: Send + Sync {
     /// Resizes the target of a namespace to `size`, and notifies the guest if the size of its namespace
     /// changes.
     fn resize(&self, nsid: u32, size: Size) -> Result<(), ApiError>;
+
+    /// Sets the limits of a function of a namespace, by its index among the functions with limits. Waits for no reactor.
+    fn set_limits(&self, nsid: u32, index: usize, limits: QosLimits) -> Result<(), ApiError> {
+        let _ = (nsid, index, limits);
+        Ok(())
+    }
+
+    /// Returns the commands over the limits of a namespace's functions, in the order of the functions with limits.
+    fn waits(&self, nsid: u32) -> Vec<QosWaits> {
+        let _ = nsid;
+        Vec::new()
+    }
 
     /// Loads a classifier, or none; calling the result activates it. With `fresh_maps` the classifier gets
     /// new maps, else it takes over those of the classifier before it.

@@ -1,8 +1,10 @@
 //! Merges the declared drives of the configuration with the stored state at the start.
 
-use super::Origin;
+use super::limits::limits_of;
+use super::{Origin, limits};
 use crate::config::Config;
-use crate::state::{Arranged, Classified, Formatted, HostState, Pooled, Replaced, Resized, Saved};
+use crate::state::{Arranged, Classified, Formatted, HostState, Limited, Pooled, Replaced, Resized, Saved};
+use sluice_functions::QosLimits;
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::{DriveSpec, Layout, TargetSpec};
@@ -35,6 +37,17 @@ pub(super) fn merge(config: &Config, saved: &mut Saved) -> Result<Vec<(DriveSpec
         if now.is_some() && !counts {
             let (file, nsid, drive) = (config.file.display(), replaced.nsid, &replaced.drive);
             tracing::warn!("{file} has another target for namespace {nsid} of drive {drive}: it is used in place of the one that was put there through the API");
+        }
+        counts
+    });
+    saved.limited.retain(|limited| {
+        let (now, drive) = (declared_limits(config, limited), &limited.drive);
+        let counts = now == Some(limited.declared);
+        if now.is_some() && !counts {
+            let file = config.file.display();
+            tracing::info!(
+                "{file} has new limits for drive {drive}: they replace those given through the API"
+            );
         }
         counts
     });
@@ -87,6 +100,7 @@ pub(super) fn declared(config: &Config, saved: &Saved) -> Vec<DriveSpec> {
     let one = |drive: &DriveSpec| {
         let mut drive = with_sizes(with_targets(drive.clone(), config, saved), &counting);
         with_layouts(&mut drive, config, saved);
+        with_limits(&mut drive, config, saved);
         if let Some(classified) = classified(&drive) {
             drive.classifier.clone_from(&classified.classifier);
         }
@@ -146,6 +160,20 @@ fn with_targets(mut drive: DriveSpec, config: &Config, saved: &Saved) -> DriveSp
         }
     }
     drive
+}
+
+/// Returns the limits in the configuration, for a namespace whose limits were changed through the API.
+fn declared_limits(config: &Config, limited: &Limited) -> Option<QosLimits> {
+    let drive = config.drives.iter().find(|drive| drive.name == limited.drive)?;
+    limits_of(drive.namespace(limited.nsid)?).nth(limited.number.checked_sub(1)?)
+}
+
+fn with_limits(drive: &mut DriveSpec, config: &Config, saved: &Saved) {
+    for limited in &saved.limited {
+        if limited.drive == drive.name && declared_limits(config, limited) == Some(limited.declared) {
+            limits::set(drive, limited.nsid, limited.number, limited.limits);
+        }
+    }
 }
 
 /// Returns the size in the configuration, for a namespace that was resized through the API. None if the

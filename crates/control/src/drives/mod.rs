@@ -15,10 +15,12 @@ mod engine;
 mod events;
 mod foresee;
 mod function;
+mod groups;
 mod hosts;
 mod jobs;
 mod latency;
 mod layout;
+mod limits;
 mod merge;
 mod moving;
 mod opening;
@@ -50,8 +52,10 @@ pub use events::{Event, EventKind, EventLog};
 pub use foresee::{Foreseen, foresee};
 pub use function::FunctionView;
 pub use function::metrics;
+pub use groups::GroupView;
 pub use jobs::{FunctionJobs, JobState, JobView, OF_CONTROLLER, PaceView, PriorityName, drive_of_job};
 pub use latency::{DriveLatency, LatencyBucket, LatencyView};
+pub use limits::LimitsView;
 pub use persist::{PersistRequest, Remembered};
 pub use reload::Reloaded;
 pub use storage::Insist;
@@ -70,7 +74,7 @@ use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
 use sluice_spec::size::Size;
 use sluice_spec::words::nearest;
-use sluice_spec::{DriveSpec, FunctionSpec, SharedSpec, TargetKind};
+use sluice_spec::{DriveSpec, FunctionSpec, GroupSpec, SharedSpec, TargetKind};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -134,6 +138,8 @@ pub struct Drives {
     /// Drives in the configuration file when it was last read. Taken before the lock of `saved`: no drive is
     /// both declared and created.
     declared: Mutex<Vec<DriveSpec>>,
+    /// Groups in the configuration file when it was last read. Taken before the lock of `saved`.
+    declared_groups: Mutex<Vec<GroupSpec>>,
     /// Held while a drive or queue group moves.
     moves: Mutex<()>,
     /// Number of times that drives have stopped their reactors.
@@ -175,6 +181,7 @@ impl Drives {
         let mut saved = stored.clone();
         declare::take_back(&mut saved);
         let specs = merge::merge(config, &mut saved)?;
+        groups::merge(config, &mut saved);
         storage::note_older(specs.iter().map(|(spec, _)| spec), &mut saved);
         let hosted = hosts::load(&state, &mut saved)?;
         if saved != stored {
@@ -196,6 +203,7 @@ impl Drives {
             ana: Mutex::new(saved.ana.clone()),
             saved: Mutex::new(saved),
             declared: Mutex::new(config.drives.clone()),
+            declared_groups: Mutex::new(config.groups.clone()),
             moves: Mutex::default(),
             stalls: Mutex::default(),
             events: events::EventLog::default(),
@@ -210,6 +218,7 @@ impl Drives {
             upgrade: OnceLock::new(),
             entries: Mutex::default(),
         };
+        drives.open_groups()?;
         drives.forget_former_formats(config)?;
         for (spec, _) in &specs {
             drives.sweep_pool(spec)?;

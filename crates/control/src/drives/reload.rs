@@ -68,6 +68,7 @@ impl Drives {
             ("metrics", self.metrics == config.metrics),
             ("page", self.page == config.page),
         ];
+        outcome.refused.extend(self.reload_groups(config));
         outcome.refused.extend(tables.iter().filter(|(_, as_started)| !as_started).map(|(table, _)| {
             ApiError::conflict(format!("[{table}] is not what it was"))
                 .hint("restart the daemon to apply that")
@@ -88,6 +89,7 @@ impl Drives {
         for spec in declared {
             self.declare(spec, &mut outcome);
         }
+        outcome.refused.extend(self.end_groups());
         Ok(outcome)
     }
 
@@ -124,6 +126,7 @@ impl Drives {
         self.store_without_hosted(name, |saved| {
             saved.resized.retain(|resized| resized.drive != *name);
             saved.classified.retain(|classified| classified.drive != *name);
+            saved.limited.retain(|limited| limited.drive != *name);
             saved.arranged.retain(|arranged| arranged.drive != *name);
             saved.replaced.retain(|replaced| replaced.drive != *name);
             persist::forget(saved, name);
@@ -150,7 +153,7 @@ impl Drives {
             },
             Some(_) => outcome.refused.push(
                 ApiError::conflict(format!("drive `{name}` is not declared as it was")).hint(
-                    "restart the daemon to apply that; `sluice drive resize` gives a new size, and \
+                    "restart the daemon to apply that; `sluice drive resize` gives a new size, `sluice drive limit` new limits, and \
                      `sluice function` moves, attaches and detaches functions",
                 ),
             ),

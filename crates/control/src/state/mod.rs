@@ -34,6 +34,7 @@ pub use replace::{Disk, FileSystem};
 use replace::{Failure, Replacer, Version};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
+use sluice_functions::QosLimits;
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::{AnaSpec, ClassifierSpec, DriveSpec, Layout, TargetSpec};
@@ -68,6 +69,12 @@ pub struct Saved {
     /// Functions moved, attached and detached through the API in namespaces of declared drives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub arranged: Vec<Arranged>,
+    /// Limits given through the API to namespaces of declared drives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limited: Vec<Limited>,
+    /// Groups created or changed through the API.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<SavedGroup>,
     /// Classifiers that were detached for their errors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub detached: Vec<Detached>,
@@ -118,6 +125,7 @@ impl Saved {
     pub fn take_back(&mut self, drive: &str, former: &Saved) {
         take_back(&mut self.drives, &former.drives, |it| it.name == drive);
         take_back(&mut self.resized, &former.resized, |it| it.drive == drive);
+        take_back(&mut self.limited, &former.limited, |it| it.drive == drive);
         take_back(&mut self.classified, &former.classified, |it| it.drive == drive);
         take_back(&mut self.arranged, &former.arranged, |it| it.drive == drive);
         take_back(&mut self.detached, &former.detached, |it| it.drive == drive);
@@ -177,6 +185,30 @@ pub struct PausedTarget {
     /// Seconds after which commands fail; they wait for ever if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fail_after_s: Option<u32>,
+}
+
+/// A namespace of a declared drive whose limits were changed through the API.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limited {
+    pub drive: String,
+    pub nsid: u32,
+    /// Number of the function among those of the namespace with limits, counted from 1.
+    pub number: usize,
+    /// Limits in the configuration at that time; as with [`Resized`].
+    pub declared: QosLimits,
+    pub limits: QosLimits,
+}
+
+/// A group that was created or changed through the API.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedGroup {
+    pub name: String,
+    /// Limits in the configuration at that time, as with [`Resized`]; none for a group that was created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declared: Option<QosLimits>,
+    pub limits: QosLimits,
 }
 
 /// A declared drive whose classifier was attached, replaced or detached through the API.

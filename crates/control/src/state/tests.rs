@@ -27,6 +27,14 @@ fn saved(names: &[&str]) -> Saved {
             declared: Layout::default(),
             layout: drive("declared").namespaces[0].layout(),
         }],
+        limited: vec![Limited {
+            drive: "declared".into(),
+            nsid: 1,
+            number: 1,
+            declared: QosLimits::default(),
+            limits: QosLimits { iops: Some(1), ..QosLimits::default() },
+        }],
+        groups: vec![SavedGroup { name: "gold".into(), declared: None, limits: QosLimits::default() }],
         detached: vec![detached],
         uncorrectable: vec![Uncorrectable { drive: "declared".into(), nsid: 1, ranges: vec![[0, 512]] }],
         formatting: vec![Formatting {
@@ -74,6 +82,16 @@ fn a_state_without_pauses_is_read() {
     let read: Saved = serde_json::from_value(stored).expect("a state");
     assert_eq!(read, Saved { paused: BTreeSet::new(), ..saved(&["a"]) });
     assert!(!serde_json::to_string(&read).expect("JSON").contains("\"paused\""), "an older daemon reads it");
+}
+
+/// Checks that a daemon without limits reads the state, as long as none are stored.
+#[test]
+fn a_state_without_limits_has_no_key_for_them() {
+    let without = Saved { limited: Vec::new(), groups: Vec::new(), ..saved(&["a"]) };
+    let stored = serde_json::to_value(&without).expect("JSON");
+    let has = |key| stored.get(key).is_some();
+    assert!(!has("limited") && !has("groups"), "{stored}");
+    assert_eq!(serde_json::from_value::<Saved>(stored).expect("a state"), without);
 }
 
 /// Checks the key of a changed layout in the state file, which earlier daemons wrote.

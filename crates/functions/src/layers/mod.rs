@@ -10,6 +10,7 @@ mod fault_options;
 mod fault_rule;
 mod parts;
 mod pass;
+mod qos;
 mod range;
 mod readonly;
 mod stripe;
@@ -20,6 +21,7 @@ pub use fault::{Fault, FaultControl, RuleCount};
 pub use fault_options::{FaultOptions, OperationName, OutcomeName};
 pub use fault_rule::{Outcome, Rule, When};
 pub use pass::{Pass, PassConfig, PassCounters, PassOptions};
+pub use qos::{GroupRefused, GroupStatus, Groups, Member, Qos, QosControl, QosLimits, QosOptions, QosWaits};
 pub use range::{Range, RangeConfig, RangeOptions};
 pub use readonly::{ReadOnly, ReadOnlyOptions};
 pub use stripe::{Stripe, StripeConfig, StripeOptions};
@@ -33,6 +35,7 @@ macro_rules! layers {
             Pass(PassOptions)
             Delay(DelayOptions)
             Fault(FaultOptions)
+            Qos(QosOptions)
             Range(RangeOptions)
             ReadOnly(ReadOnlyOptions)
             Stripe(StripeOptions<L>)

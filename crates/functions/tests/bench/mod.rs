@@ -60,10 +60,10 @@ impl Bench {
         Self { stack, slab, now_ns: 0, log, memory, submitted: 0 }
     }
 
-    /// Submits a request; its CID counts from zero.
+    /// Submits a request; its CID counts from zero and wraps around.
     pub(crate) fn submit(&mut self, operation: Operation, offset: u64, length: u64) -> Vec<(u16, Status)> {
         let origin = Origin { cid: self.submitted, ..Origin::default() };
-        self.submitted += 1;
+        self.submitted = self.submitted.wrapping_add(1);
         let command = self.slab.admit(&SubmissionEntry::default(), origin).expect("room");
         let slot = self.slab.slot_mut(&command);
         slot.request = Request { operation, offset, length, ..Request::default() };
@@ -86,6 +86,11 @@ impl Bench {
     pub(crate) fn expire(&mut self) -> Vec<(u16, Status)> {
         let deadline_ns = self.stack.deadline_ns().expect("a command waits");
         self.now_ns = self.now_ns.max(deadline_ns);
+        self.expire_now()
+    }
+
+    /// Calls the layers whose deadline has come. Returns the commands that come back then.
+    pub(crate) fn expire_now(&mut self) -> Vec<(u16, Status)> {
         self.stack.expire(&mut self.slab, self.now_ns);
         self.settle()
     }

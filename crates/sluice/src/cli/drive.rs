@@ -3,6 +3,7 @@
 use super::ana::Ana;
 use super::attach::{ABORTS_UP_TO, Attachment, Monitor, device_id, hot_plugged};
 use super::copies::copies;
+use super::limit::DriveLimit;
 use super::{absolute, converse, latency, spec_file};
 use crate::qmp::Monitor as Qmp;
 use clap::{Args, Subcommand};
@@ -33,6 +34,8 @@ pub(super) enum DriveCommand {
     },
     /// Resize a namespace and notify the guest
     Resize(Resize),
+    /// Show the limits of a drive, or set those of a namespace, under load
+    Limit(DriveLimit),
     /// Show or set which ways to a drive hosts should take (Asymmetric Namespace Access)
     Ana(Ana),
     /// Delete a drive; its files stay
@@ -172,6 +175,7 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
                 converse(client.post::<DriveView>(&format!("{}/resize", path(&resize.name)), &request))?;
             output.answer(&view, show)
         }
+        DriveCommand::Limit(limit) => limit.run(client, output),
         DriveCommand::Ana(ana) => ana.run(client, output),
         DriveCommand::Delete { name, force } => {
             converse(client.delete(&format!("{}?force={force}", path(&name))))?;

@@ -11,9 +11,11 @@ mod drive;
 mod events;
 mod function;
 mod function_spec;
+mod group;
 mod job;
 mod job_follow;
 mod latency;
+mod limit;
 mod map;
 mod member;
 mod page;
@@ -98,6 +100,9 @@ enum Command {
     /// Show the objects that several drives use, such as pools of memory
     #[command(subcommand)]
     Shared(shared::SharedCommand),
+    /// Create, show, change and delete groups of namespaces with common limits
+    #[command(subcommand)]
+    Group(group::GroupCommand),
     /// List the subsystems at an address on the network that this host may have
     Discover(discover::DiscoverArgs),
     /// Report what the daemon lacks on this machine, and what would make drives faster
@@ -166,6 +171,7 @@ impl Cli {
             Command::Upgrade(arguments) => reactor::upgrade(arguments, client, output),
             Command::Reactor(command) => reactor::run(command, client, output),
             Command::Shared(command) => shared::run(command, client, output),
+            Command::Group(command) => group::run(command, client, output),
             Command::Discover(arguments) => discover::run(&arguments, output),
             Command::Doctor(arguments) => doctor::run(arguments, client, output),
             Command::Bench(arguments) => bench::run(arguments, self.output),

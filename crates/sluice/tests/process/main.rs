@@ -58,6 +58,7 @@ mod paths;
 mod peer;
 mod power;
 mod programs;
+mod qos;
 mod reference;
 mod remote;
 mod replacement;
