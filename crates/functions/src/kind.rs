@@ -1,6 +1,6 @@
 //! Trait of the options of a function that is only a layer: all that other crates need of such a function.
 
-use crate::{Groups, OnLoss, QosControl, QosLimits};
+use crate::{Devices, Groups, OnLoss, QosControl, QosLimits};
 use sluice_command::Layer;
 use sluice_options::Fault;
 use std::fmt;
@@ -68,6 +68,8 @@ pub struct OpenCx<'a> {
     pub transfer_max: u64,
     /// Groups of the daemon.
     pub groups: &'a Groups,
+    /// Devices of the daemon that drives share.
+    pub devices: &'a Devices,
 }
 
 /// Relation of a function to the layers below it.

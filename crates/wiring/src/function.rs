@@ -100,7 +100,8 @@ impl PreparedFunction {
         let (below, layers) = opened.into_iter().unzip();
         let FunctionSpec::Uif(uif) = spec else {
             let (commands_max, transfer_max) = (COMMANDS_MAX as usize, TRANSFER_MAX.into());
-            let cx = OpenCx { drive, commands_max, transfer_max, groups: &pools.groups };
+            let Pools { groups, devices, .. } = pools;
+            let cx = OpenCx { drive, commands_max, transfer_max, groups, devices };
             let prepared = spec.open(&cx)?.ok_or_else(closed)?;
             let is_stateless = spec.shape().is_stateless;
             let limits = prepared.limits().cloned();

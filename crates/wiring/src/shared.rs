@@ -2,7 +2,7 @@
 
 use super::{OneReactor, reactor_of};
 use sluice_control::drives::SharedView;
-use sluice_functions::Groups;
+use sluice_functions::{Devices, Groups};
 use sluice_memory::machine;
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
@@ -11,11 +11,12 @@ use sluice_targets::{MemoryPool, PoolPort, PoolRefused};
 use std::slice;
 use std::sync::Arc;
 
-/// Pools of memory, which live as long as the daemon, and groups with common limits.
+/// Pools of memory, which live as long as the daemon, groups with common limits, and devices that drives share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pools {
     pools: Arc<[Pool]>,
     pub(super) groups: Groups,
+    pub(super) devices: Devices,
 }
 
 #[derive(Debug)]
@@ -39,7 +40,7 @@ impl Pools {
             Ok(Pool { spec: spec.clone(), pool })
         };
         let pools = specs.iter().map(start).collect::<Result<_, ApiError>>()?;
-        Ok(Self { pools, groups: Groups::default() })
+        Ok(Self { pools, ..Self::default() })
     }
 
     /// Creates the port of a further namespace.

@@ -10,6 +10,7 @@ mod fault_options;
 mod fault_rule;
 mod parts;
 mod pass;
+mod priority;
 mod qos;
 mod range;
 mod readonly;
@@ -21,6 +22,7 @@ pub use fault::{Fault, FaultControl, RuleCount};
 pub use fault_options::{FaultOptions, OperationName, OutcomeName};
 pub use fault_rule::{Outcome, Rule, When};
 pub use pass::{Pass, PassConfig, PassCounters, PassOptions};
+pub use priority::{Device, Devices, Priority, PriorityClass, PriorityOptions, Share};
 pub use qos::{GroupRefused, GroupStatus, Groups, Member, Qos, QosControl, QosLimits, QosOptions, QosWaits};
 pub use range::{Range, RangeConfig, RangeOptions};
 pub use readonly::{ReadOnly, ReadOnlyOptions};
@@ -36,6 +38,7 @@ macro_rules! layers {
             Delay(DelayOptions)
             Fault(FaultOptions)
             Qos(QosOptions)
+            Priority(PriorityOptions)
             Range(RangeOptions)
             ReadOnly(ReadOnlyOptions)
             Stripe(StripeOptions<L>)

@@ -144,7 +144,7 @@ fn two_drives_of_a_group_share_its_limit() {
     assert!(refused.contains("there is no group `bronze`"), "{refused}");
 }
 
-/// The part of a drive on another reactor has a layer of its own, with the same budget.
+/// Checks that the part of a drive on another reactor, which has a layer of its own, has the same budget.
 #[test]
 fn queues_on_two_reactors_share_one_limit() {
     let daemon = of_two_reactors("16MiB", "functions = [ { kind = \"qos\", limits = { iops = 40 } } ]\n");
@@ -169,4 +169,34 @@ fn queues_on_two_reactors_share_one_limit() {
         assert!(reads(queue, 6) >= Duration::from_millis(238 - 50), "both follow the change");
     }
     assert_eq!(limits(&daemon, "disk").waiting, 0);
+}
+
+#[test]
+fn drives_of_two_classes_share_a_device_and_keep_their_data() {
+    let drive = |name: &str, more: &str| {
+        format!(
+            "[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"{name}.img\"\nsize = \"16MiB\"\n\
+             functions = [ {{ kind = \"priority\", device = \"disk0\"{more} }} ]\n"
+        )
+    };
+    let drives = drive("work", "") + &drive("backup", ", class = \"background\", background_percent = 20");
+    let daemon = Daemon::start(&drives);
+    let mut hosts = ["work", "backup"].map(|name| daemon.host(name));
+    let mut drives = hosts.each_mut().map(|host| namespace(host, 1));
+    std::thread::scope(|scope| {
+        for (number, drive) in drives.iter_mut().enumerate() {
+            scope.spawn(move || {
+                let block = |at: u64| vec![at as u8 ^ (number as u8 + 1); 64 << 10];
+                (0..64).for_each(|at| drive.write(at * 128, &block(at)).expect("it is in range"));
+                drive.flush().expect("nothing is wrong");
+                for at in 0..64 {
+                    let mut data = vec![0; 64 << 10];
+                    drive.read(at * 128, &mut data).expect("it is in range");
+                    assert!(data == block(at), "block {at} of drive {number}");
+                }
+            });
+        }
+    });
+    let refused = daemon.fails(&["drive", "limit", "work", "--iops", "5"]);
+    assert!(refused.contains("has no function with limits"), "{refused}");
 }
