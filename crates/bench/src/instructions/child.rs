@@ -15,12 +15,13 @@ use nix::sys::ptrace;
 use quanta::Clock;
 use sluice_command::{Layer, StackBuilder};
 use sluice_controller::{Attached, Config, Identity, LatencyClock, Namespace, NamespaceConfig};
-use sluice_functions::{Delay, DelayConfig, Fault, Pass, PassConfig};
+use sluice_functions::{Delay, DelayConfig, Fault, Pass, PassConfig, Qos, QosLimits};
 use sluice_host::{
     Controller as Host, DmaBuffer, Error as HostError, PciTransport, QueueLayout, QueuePair, Settings, entry,
 };
 use sluice_router::{Context, RouterBuilder, Verdict};
 use sluice_spec::error::ApiError;
+use sluice_spec::size::Size;
 use sluice_targets::{Memory, Null};
 use std::fmt::Display;
 use std::hint::black_box;
@@ -211,6 +212,13 @@ fn function(function: Function) -> Option<Box<dyn Layer>> {
         Function::PassWatching => Some(Box::new(Pass::new(PassConfig { watch: true }))),
         Function::Delay => Some(Box::new(Delay::new(DelayConfig::default()))),
         Function::Fault => Some(Box::new(Fault::new(1, Vec::new()))),
+        Function::Qos => Some(Box::new(Qos::alone(QosLimits::default(), 0, 1024))),
+        // All counted turns are in the first nanosecond, in which a million commands come.
+        Function::QosLimited => {
+            let (iops, bandwidth, burst_ms) = (Some(1 << 50), Some(Size(1 << 62)), Some(1000));
+            let limits = QosLimits { iops, bandwidth, burst_ms, ..QosLimits::default() };
+            Some(Box::new(Qos::alone(limits, 0, 1024)))
+        }
     }
 }
 

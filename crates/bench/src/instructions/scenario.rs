@@ -83,6 +83,10 @@ pub enum Function {
     Delay,
     /// A fault function without rules.
     Fault,
+    /// A function for limits, without any.
+    Qos,
+    /// A function for limits that are not reached, of commands and of bytes.
+    QosLimited,
     /// A mirror in the daemon, of two members like the target, with a log in memory.
     Mirror,
     /// A replicate in the daemon, with a copy on a second target of the kind and a log in memory.
@@ -140,8 +144,14 @@ pub(super) const POOLED: [(Target, Operation); 4] = [
     (Target::MemoryPoolWithoutCredit, Operation::Allocate),
 ];
 /// Functions that add something to a controller's turn.
-pub(super) const FUNCTIONS: [Function; 4] =
-    [Function::Pass, Function::PassWatching, Function::Delay, Function::Fault];
+pub(super) const FUNCTIONS: [Function; 6] = [
+    Function::Pass,
+    Function::PassWatching,
+    Function::Delay,
+    Function::Fault,
+    Function::Qos,
+    Function::QosLimited,
+];
 /// Classifiers that add something to a controller's turn.
 pub(super) const CLASSIFIERS: [Classifier; 4] =
     [Classifier::Native, Classifier::Ebpf, Classifier::NativeWindow, Classifier::EbpfWindow];
@@ -293,6 +303,8 @@ words! {
         PassWatching = "pass-watching",
         Delay = "delay",
         Fault = "fault",
+        Qos = "qos",
+        QosLimited = "qos-limited",
         Mirror = "mirror",
         Replicate = "replicate",
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Layers of a class that are served in turn; others are served when they ask.
+/// Layers of a class that are served in turn; others do not hold up any.
 const LINES_MAX: usize = 512;
 
 /// Virtual time by which a line may be ahead of the one that got least: that of 128 KiB of cost with a weight of 100.

@@ -79,7 +79,7 @@ impl Mean {
     fn add(&self, sample: u64, of: u64) -> Option<u64> {
         self.sum.fetch_add(sample.min(1 << 40), Relaxed);
         let count = self.count.fetch_add(1, Relaxed) + 1;
-        (count % of == 0).then(|| self.sum.swap(0, Relaxed) / of)
+        count.is_multiple_of(of).then(|| self.sum.swap(0, Relaxed) / of)
     }
 
     fn clear(&self) {

@@ -107,6 +107,17 @@ impl QosControl {
 }
 
 impl Member {
+    pub(super) fn alone(limits: QosLimits, now_ns: u64) -> Arc<Self> {
+        Arc::new(Self {
+            own: Budget::new(limits, now_ns),
+            guarantee: Budget::default(),
+            group: None,
+            changes: Arc::default(),
+            waiting: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+        })
+    }
+
     pub(super) fn control(member: Arc<Self>) -> QosControl {
         QosControl(member)
     }

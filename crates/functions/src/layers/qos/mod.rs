@@ -68,7 +68,14 @@ impl Qos {
         }
     }
 
-    /// Reads the limits again if some have changed, and claims anew. Returns false while they are being written.
+    /// Creates a layer in no group, whose limits have begun at this time.
+    #[must_use]
+    pub fn alone(limits: QosLimits, since_ns: u64, held_max: usize) -> Self {
+        Self::new(Member::alone(limits, since_ns), held_max)
+    }
+
+    /// Reads the limits again if some have changed, and claims anew. Limits that are being written are
+    /// read later.
     fn follow_changes(&mut self, now_ns: u64) {
         let changes = self.changes.load(Ordering::Acquire);
         if changes == self.seen {
