@@ -1,7 +1,8 @@
 //! Counters in the format of Prometheus (text format 0.0.4).
 
 use sluice_control::drives::{
-    DeviceView, DriveLatency, DriveState, DriveView, Drives, FunctionView, JobState, JobView, ReactorCounters,
+    CacheView, DeviceView, DriveLatency, DriveState, DriveView, Drives, FunctionView, JobState, JobView,
+    LimitsView, ReactorCounters,
 };
 use sluice_functions::{Metric, service};
 use std::collections::BTreeMap;
@@ -118,6 +119,30 @@ const JOBS: [Family<'static, JobView>; 4] = [
     family("sluice_job_bytes_per_second", "gauge", "Rate of the job now.", |job| job.bytes_s),
 ];
 
+/// A function with limits, with the name of its drive.
+type Limits = (String, LimitsView);
+
+const LIMITS: [Family<'static, Limits>; 2] = [
+    family("sluice_qos_waiting", "gauge", "Commands that wait for a limit.", |(_, it)| it.waiting),
+    family("sluice_qos_waited_total", "counter", "Commands that have waited for a limit.", |(_, it)| {
+        it.waited
+    }),
+];
+
+/// A cache with the name of its drive.
+type Cache = (String, CacheView);
+
+const CACHES: [Family<'static, Cache>; 4] = [
+    family("sluice_cache_hits_total", "counter", "Reads that were served from the cache.", |(_, it)| it.hits),
+    family("sluice_cache_misses_total", "counter", "Reads that have filled the cache.", |(_, it)| it.misses),
+    family("sluice_cache_bypassed_total", "counter", "Reads that went past the cache.", |(_, it)| {
+        it.bypassed
+    }),
+    family("sluice_cache_writes_total", "counter", "Writes that have filled the cache, too.", |(_, it)| {
+        it.writes
+    }),
+];
+
 const fn family<'a, T>(name: &'a str, kind: &'a str, help: &'a str, value: fn(&T) -> u64) -> Family<'a, T> {
     Family { name, kind, help, value }
 }
@@ -130,6 +155,8 @@ pub(super) struct Snapshot {
     pub(super) reactors: Vec<ReactorCounters>,
     pub(super) functions: Vec<(String, FunctionView)>,
     pub(super) jobs: Vec<JobView>,
+    pub(super) limits: Vec<Limits>,
+    pub(super) caches: Vec<Cache>,
 }
 
 impl Snapshot {
@@ -138,12 +165,13 @@ impl Snapshot {
         let functions = drives.function_metrics();
         let jobs = drives.jobs(JOBS_LIMIT);
         let (latency, reactors) = (drives.latency(), drives.reactors());
-        Self { drives: drives.list(), latency, reactors, functions, jobs }
+        let (limits, caches) = (drives.all_limits(), drives.caches());
+        Self { drives: drives.list(), latency, reactors, functions, jobs, limits, caches }
     }
 }
 
 pub(super) fn text(of: &Snapshot) -> String {
-    let Snapshot { drives, latency, reactors, functions, jobs } = of;
+    let Snapshot { drives, latency, reactors, functions, jobs, limits, caches } = of;
     let mut out = String::new();
     // Names of drives need no escaping: see check_name.
     DRIVES
@@ -170,6 +198,14 @@ pub(super) fn text(of: &Snapshot) -> String {
     });
     write_recalls(&mut out, drives);
     write_functions(&mut out, functions);
+    let of_layer =
+        |drive: &str, nsid, number| format!("drive=\"{drive}\",nsid=\"{nsid}\",number=\"{number}\"");
+    LIMITS.iter().for_each(|family| {
+        family.write(&mut out, limits, |(drive, it)| of_layer(drive, it.nsid, it.number));
+    });
+    CACHES.iter().for_each(|family| {
+        family.write(&mut out, caches, |(drive, it)| of_layer(drive, it.nsid, it.number));
+    });
     JOBS.iter().for_each(|family| {
         family.write(&mut out, jobs, |job| {
             let JobView { id, drive, nsid, job: name, .. } = job;

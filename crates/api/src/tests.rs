@@ -160,8 +160,8 @@ fn the_document_lists_every_route() {
             "get /v1/drives/{name}/classifier/maps/{map}",
             "get /v1/drives/{name}/classifier/maps/{map}/{key}",
             "get /v1/drives/{name}/functions",
-            "get /v1/drives/{name}/targets",
             "get /v1/drives/{name}/limits",
+            "get /v1/drives/{name}/targets",
             "get /v1/events",
             "get /v1/export",
             "get /v1/functions",
@@ -196,8 +196,8 @@ fn the_document_lists_every_route() {
             "post /v1/upgrade",
             "put /v1/drives/{name}/classifier",
             "put /v1/drives/{name}/classifier/maps/{map}/{key}",
-            "put /v1/drives/{name}/targets/{nsid}",
             "put /v1/drives/{name}/limits",
+            "put /v1/drives/{name}/targets/{nsid}",
             "put /v1/groups/{name}",
         ]
     );

@@ -1,6 +1,6 @@
 //! Trait of the options of a function that is only a layer: all that other crates need of such a function.
 
-use crate::{Devices, Groups, OnLoss, QosControl, QosLimits};
+use crate::{CacheCounters, Devices, Groups, OnLoss, QosControl, QosLimits};
 use sluice_command::Layer;
 use sluice_options::Fault;
 use std::fmt;
@@ -137,18 +137,31 @@ impl Shape {
 pub struct Prepared {
     make: Arc<dyn Fn(usize) -> Box<dyn Layer> + Send + Sync>,
     limits: Option<QosControl>,
+    cache: Option<Arc<CacheCounters>>,
 }
 
 impl Prepared {
     /// Creates a prepared function from one that makes its layer over so many layers.
     pub fn new<T: Layer + 'static>(make: impl Fn(usize) -> T + Send + Sync + 'static) -> Self {
-        Self { make: Arc::new(move |below| Box::new(make(below))), limits: None }
+        Self { make: Arc::new(move |below| Box::new(make(below))), limits: None, cache: None }
     }
 
     /// Adds the control of limits that can be changed while the layer runs.
     #[must_use]
     pub fn limited(self, limits: QosControl) -> Self {
         Self { limits: Some(limits), ..self }
+    }
+
+    /// Adds the counters of a cache.
+    #[must_use]
+    pub fn cached(self, counters: Arc<CacheCounters>) -> Self {
+        Self { cache: Some(counters), ..self }
+    }
+
+    /// Returns the counters of the cache, if the function is one.
+    #[must_use]
+    pub fn cache(&self) -> Option<&Arc<CacheCounters>> {
+        self.cache.as_ref()
     }
 
     /// Returns the control of the limits, if the function has some.

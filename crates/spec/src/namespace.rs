@@ -187,7 +187,31 @@ impl NamespaceSpec {
             function.check().map_err(|fault| fault.inside("functions", index))?;
         }
         path::check_paths(self)?;
+        self.check_cache()?;
         self.check_passthrough()
+    }
+
+    /// Refuses a cache that changes of its data can bypass.
+    fn check_cache(&self) -> Result<(), Fault> {
+        let is_cache = |function: &FunctionSpec| matches!(function, FunctionSpec::Cache(_));
+        let Some(at) = self.functions.iter().position(is_cache) else { return Ok(()) };
+        let fault = |words: &str| Fault::at_key("kind", words).inside("functions", at);
+        if !self.paths.is_empty() {
+            return Err(fault("a classifier could send commands past the cache")
+                .hint("remove the paths, or the cache"));
+        }
+        let changes = |function: &FunctionSpec| match function {
+            FunctionSpec::Uif(uif) => uif.service().is_none_or(|service| service.name == "snapshot"),
+            _ => false,
+        };
+        match self.functions[at..].iter().find(|function| changes(function)) {
+            Some(function) => Err(fault(&format!(
+                "{} below the cache can change data by itself, as by a rollback",
+                function.name()
+            ))
+            .hint("put the cache below it")),
+            None => Ok(()),
+        }
     }
 
     /// Refuses passthrough below functions, because the functions cannot follow the effect of such an opcode

@@ -12,7 +12,7 @@ use sluice_control::drives::metrics;
 use sluice_controller::{COMMANDS_MAX, Subsystem, TRANSFER_MAX};
 use sluice_crypt::Given;
 use sluice_functions::host::{Launch, PendingAnswer, PreparedUif, Program, UifConfig, UifControl};
-use sluice_functions::{OpenCx, Prepared, QosControl, Record, make};
+use sluice_functions::{CacheCounters, OpenCx, Prepared, QosControl, Record, make};
 use sluice_jobs::Order;
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
@@ -21,7 +21,7 @@ use sluice_uif::{Function, Options};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// Order that every function answers, with its counters.
@@ -44,6 +44,8 @@ pub(super) struct Held {
     pub(super) layers: Vec<StackControl>,
     /// Control of limits that can be changed.
     pub(super) limits: Option<QosControl>,
+    /// Counters of a cache.
+    pub(super) cached: Option<Arc<CacheCounters>>,
 }
 
 /// Control of a function that is more than a layer.
@@ -104,10 +106,10 @@ impl PreparedFunction {
             let cx = OpenCx { drive, commands_max, transfer_max, groups, devices };
             let prepared = spec.open(&cx)?.ok_or_else(closed)?;
             let is_stateless = spec.shape().is_stateless;
-            let limits = prepared.limits().cloned();
+            let (limits, cached) = (prepared.limits().cloned(), prepared.cache().cloned());
             return Ok((
                 Self::Layer { prepared, is_stateless, below },
-                Held { function: None, layers, limits },
+                Held { function: None, layers, limits, cached },
             ));
         };
         let (prepared, control) = open(uif, drive)?;
@@ -115,7 +117,10 @@ impl PreparedFunction {
         let (about, away, counted) = (uif.about(), Mutex::default(), Mutex::default());
         let (service, jobs) = (uif.service(), Jobs::of(uif));
         let control = FunctionControl { about, service, uif: control, cache, layers, away, counted, jobs };
-        Ok((Self::Uif(prepared, below), Held { function: Some(control), layers: Vec::new(), limits: None }))
+        Ok((
+            Self::Uif(prepared, below),
+            Held { function: Some(control), layers: Vec::new(), limits: None, cached: None },
+        ))
     }
 
     /// Adds the layer to a stack, over `top`, on the thread of its reactor.

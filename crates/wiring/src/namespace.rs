@@ -13,8 +13,8 @@ use sluice_command::{NodeId, Stack, StackBuilder};
 use sluice_control::drives::{DeviceView, Remembered, new_identity};
 use sluice_control::state::Created;
 use sluice_controller::{Attachment, Namespace, NamespaceConfig, ReservationRecord};
+use sluice_functions::{CacheCounters, QosControl};
 use sluice_reactor::{Io, TaskId, now_ns};
-use sluice_functions::QosControl;
 use sluice_router::{Classifier, RouterBuilder};
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
@@ -71,6 +71,8 @@ pub struct StackControl {
     pub(super) layers: Vec<StackControl>,
     /// Controls of limits of the functions over the target, topmost first.
     pub(super) limits: Vec<QosControl>,
+    /// Counters of caches over the target, topmost first.
+    pub(super) caches: Vec<Arc<CacheCounters>>,
     /// Functions as they were declared, without those behind the function SDK; `None` for a function that
     /// cannot work in two places.
     pub(super) stateless: Vec<Option<Stateless>>,
@@ -376,12 +378,14 @@ impl PreparedStack {
             functions: Vec::new(),
             layers: Vec::new(),
             limits: Vec::new(),
+            caches: Vec::new(),
             stateless,
             leftover: None,
             paused: false,
             labelled,
         };
-        for Held { function, layers, limits } in controls {
+        for Held { function, layers, limits, cached } in controls {
+            control.caches.extend(cached);
             control.limits.extend(limits);
             control.functions.extend(function.map(Arc::new));
             control.layers.extend(layers);

@@ -8,8 +8,8 @@ use super::namespace::StackControl;
 use super::{pool, reactor_of};
 use sluice_classifier::Map;
 use sluice_control::drives::{
-    ClassifierStatus, CreatedStatus, DeviceView, DriveCounters, FunctionJobs, FunctionView, HandedOver,
-    ReadyClassifier, Running, Status, Store,
+    CacheView, ClassifierStatus, CreatedStatus, DeviceView, DriveCounters, FunctionJobs, FunctionView,
+    HandedOver, ReadyClassifier, Running, Status, Store,
 };
 use sluice_control::state::Created;
 use sluice_controller::{
@@ -124,6 +124,16 @@ impl Running for WiredDrive {
         let control = stack.and_then(|stack| stack.limits.get(index)).ok_or_else(closed)?;
         control.set(limits);
         Ok(())
+    }
+
+    fn caches(&self) -> Vec<CacheView> {
+        let namespaces = self.stacks();
+        let stacks = (1..).zip(namespaces.iter().filter_map(|stacks| stacks.first()));
+        let of = |(nsid, stack): (u32, &StackControl)| -> Vec<CacheView> {
+            let caches = (1..).zip(&stack.caches);
+            caches.map(|(number, counters)| CacheView::new(nsid, number, counters)).collect()
+        };
+        stacks.flat_map(of).collect()
     }
 
     fn waits(&self, nsid: u32) -> Vec<QosWaits> {

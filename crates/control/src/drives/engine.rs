@@ -1,7 +1,9 @@
 //! The joint between drives as users see them and the parts that make them work.
 
 use super::upgrade::HandedOver;
-use super::{ClassifierStatus, DeviceView, FunctionJobs, FunctionView, PersistRequest, Remembered};
+use super::{
+    CacheView, ClassifierStatus, DeviceView, FunctionJobs, FunctionView, PersistRequest, Remembered,
+};
 use crate::state::Created;
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
@@ -138,6 +140,11 @@ pub trait Running: Send + Sync {
     fn set_limits(&self, nsid: u32, index: usize, limits: QosLimits) -> Result<(), ApiError> {
         let _ = (nsid, index, limits);
         Ok(())
+    }
+
+    /// Returns the counters of the drive's caches. Waits for no reactor.
+    fn caches(&self) -> Vec<CacheView> {
+        Vec::new()
     }
 
     /// Returns the commands over the limits of a namespace's functions, in the order of the functions with limits.

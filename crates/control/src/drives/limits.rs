@@ -50,6 +50,16 @@ impl Drives {
         Ok(entry.spec.numbered().flat_map(of).collect())
     }
 
+    /// Returns the limits of all drives, each with its drive's name.
+    pub fn all_limits(&self) -> Vec<(String, LimitsView)> {
+        let names: Vec<String> = lock(&self.entries).keys().cloned().collect();
+        let of = |name: String| {
+            let limits = self.limits(&name).unwrap_or_default();
+            limits.into_iter().map(move |limits| (name.clone(), limits))
+        };
+        names.into_iter().flat_map(of).collect()
+    }
+
     /// Sets the limits of a function. They apply at once, and after a restart.
     pub fn set_limits(
         &self,

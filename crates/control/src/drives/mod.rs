@@ -5,6 +5,7 @@
 
 mod ana;
 mod balance;
+mod cache;
 mod change;
 mod classifier;
 mod coming;
@@ -37,6 +38,7 @@ mod target;
 mod upgrade;
 mod view;
 
+pub use cache::CacheView;
 pub use classifier::{
     ClassifierStatus, ENTRIES_MAX, ErrorCount, HookCounts, MapDump, MapEntry, MapKindName, MapView,
     TraceLine, to_hex,

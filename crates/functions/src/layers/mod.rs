@@ -3,6 +3,7 @@
 //! A further function is a module here with its layer, its options, which implement [`Kind`](crate::Kind), and
 //! its tests; a line in [`layers!`](macro@crate::layers); and a section of docs/reference/functions.md.
 
+mod cache;
 mod concat;
 mod delay;
 mod fault;
@@ -16,6 +17,7 @@ mod range;
 mod readonly;
 mod stripe;
 
+pub use cache::{Cache, CacheCounters, CacheOptions};
 pub use concat::{Concat, ConcatOptions};
 pub use delay::{Delay, DelayConfig, DelayOptions};
 pub use fault::{Fault, FaultControl, RuleCount};
@@ -39,6 +41,7 @@ macro_rules! layers {
             Fault(FaultOptions)
             Qos(QosOptions)
             Priority(PriorityOptions)
+            Cache(CacheOptions)
             Range(RangeOptions)
             ReadOnly(ReadOnlyOptions)
             Stripe(StripeOptions<L>)

@@ -3,6 +3,7 @@
 mod absent;
 mod attack;
 mod balance;
+mod cache;
 mod chaos;
 mod check;
 mod classifier;
