@@ -22,7 +22,7 @@ pub use kind::{Kind, OpenCx, Prepared, SetShape, Shape};
 pub use layers::*;
 pub use random::Random;
 pub use services::{
-    Changes, Encrypt, Farewell, Item, LogState, MemberState, Metric, OnLoss, Order, Record, Replicate,
-    SERVICES, Service, SetCheck, SetOrder, SetState, SetStatus, StoreOrder, StoreStatus, VersionStatus, make,
-    service, snapshot, store,
+    ArrayState, ArrayStatusView, Changes, Encrypt, Farewell, Item, LogState, MemberState, Metric, OnLoss,
+    Order, Record, Replicate, SERVICES, Service, SetCheck, SetOrder, SetState, SetStatus, SizeOf, StoreOrder,
+    StoreStatus, VersionStatus, make, service, snapshot, store,
 };

@@ -1,6 +1,6 @@
 //! Changes of the set on their way into the log.
 
-use crate::log::{Loader, Outcome, Piece, Writer};
+use crate::log::{Loader, Magic, Outcome, Piece, Writer};
 use crate::mirror::{Mirror, Step};
 use crate::set::{CHANGES_MAX, Change, REGIONS_MAX, Set};
 use crate::{Members, log};
@@ -50,7 +50,11 @@ enum Stage {
 impl Journal {
     pub(crate) fn new(log_bytes: u64) -> Self {
         Self {
-            stage: Stage::Load { loader: Box::new(Loader::new(log_bytes)), set: None, asked: false },
+            stage: Stage::Load {
+                loader: Box::new(Loader::new(Magic::MIRROR, log_bytes)),
+                set: None,
+                asked: false,
+            },
             pending: Vec::with_capacity(CHANGES_MAX),
             issued: Vec::with_capacity(CHANGES_MAX),
             whole: false,
@@ -195,13 +199,13 @@ impl Mirror {
         let (writer, set) = match (outcome, set) {
             (Outcome::Refused(words), _) => return self.refuse(format!("the log is refused: {words}")),
             (Outcome::Loaded { id, epoch, half }, Some(set)) => {
-                (Writer::new(log_bytes, id, epoch, half), Some(set))
+                (Writer::new(Magic::MIRROR, log_bytes, id, epoch, half), Some(set))
             }
             (Outcome::Damaged { epoch, half }, _) => {
                 self.damaged = true;
-                (Writer::new(log_bytes, new, epoch, half).after_damage(), None)
+                (Writer::new(Magic::MIRROR, log_bytes, new, epoch, half).after_damage(), None)
             }
-            _ => (Writer::new(log_bytes, new, 1, 0), None),
+            _ => (Writer::new(Magic::MIRROR, log_bytes, new, 1, 0), None),
         };
         let others = self.set.members.without(Members::one(0));
         if self.damaged {

@@ -27,6 +27,7 @@ mod log;
 mod member_state;
 mod members;
 mod mirror;
+pub mod parity;
 mod regions;
 mod set;
 mod status;

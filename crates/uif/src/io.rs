@@ -40,8 +40,25 @@ pub enum Data {
     None,
     /// Beginning of a buffer, which comes back with [`Done`](crate::Done).
     Own(Buffer),
+    /// Part of a buffer, which the function keeps until the request is done.
+    Part(Part),
     /// Data of a command that the function holds, from this byte on.
     Of(Held, usize),
+}
+
+/// Part of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub(crate) at: usize,
+    pub(crate) length: usize,
+}
+
+impl Part {
+    /// Returns the part from byte `from` on; none if the buffer does not have so many bytes.
+    pub fn of(buffer: &Buffer, from: usize, length: usize) -> Option<Self> {
+        let is_inside = from.checked_add(length).is_some_and(|end| end <= buffer.len());
+        is_inside.then(|| Self { at: buffer.offset() + from, length })
+    }
 }
 
 /// Layer below a function.
@@ -113,6 +130,15 @@ impl Io<'_> {
     pub fn bytes(&mut self, buffer: &Buffer) -> &mut [u8] {
         let at = self.state.pool_at + buffer.offset();
         self.memory.bytes(at, buffer.len()).expect("buffers lie in the pool")
+    }
+
+    /// Copies bytes from a part of a buffer to a part of another one, or of the same. The shorter part counts.
+    pub fn copy(&mut self, from: Part, to: Part) {
+        let length = from.length.min(to.length);
+        let (low, high) = (from.at.min(to.at), from.at.max(to.at) + length);
+        let bytes = self.memory.bytes(self.state.pool_at + low, high - low).expect("buffers lie in the pool");
+        let (from, to) = (from.at - low, to.at - low);
+        bytes.copy_within(from..from + length, to);
     }
 
     /// Returns whether a request would be sent now.

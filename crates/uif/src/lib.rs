@@ -93,7 +93,7 @@ pub mod wire;
 pub use direct::{Direct, Effect, Passage};
 pub use function::{Answer, Call, Control, Done, Function, Interest, Properties};
 pub use handshake::{Failure, Options};
-pub use io::{Below, Buffer, Data, Held, Io, Translation};
+pub use io::{Below, Buffer, Data, Held, Io, Part, Translation};
 pub use program::{Arguments, main};
 pub use session::Session;
 pub use sluice_command::{Operation, Request};

@@ -99,6 +99,7 @@ impl IoState {
         let (at, length) = match data {
             Data::None => return (!request.has_data()).then_some(0),
             Data::Own(buffer) => (self.pool_at + buffer.offset(), buffer.len()),
+            Data::Part(part) => (self.pool_at + part.at, part.length),
             Data::Of(held, from) => {
                 let passage = self.held.get(held.number() as usize).filter(|it| it.held == *held)?;
                 (passage.data_offset as usize + from, (passage.data_length as usize).checked_sub(*from)?)

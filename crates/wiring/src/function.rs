@@ -168,6 +168,7 @@ fn open(spec: &UifSpec, drive: &str) -> Result<(PreparedUif, UifControl), ApiErr
         options: Options::new(spec.options.clone()),
         deadline: spec.deadline(),
         on_death: spec.on_death.into(),
+        size: spec.service().and_then(|service| (service.size)(&Options::new(spec.options.clone()))),
     };
     match start_of(spec)? {
         Start::InDaemon(function) => PreparedUif::local(config, function)

@@ -48,7 +48,13 @@ pub struct Supervisor {
 impl Supervisor {
     /// Returns a layer without an instance, and the source of its instances.
     pub fn new(properties: Properties, deadline: Duration, on_death: OnDeath) -> (Uif, Self) {
-        let config = UifConfig { name: "fuzz".to_owned(), options: Options::default(), deadline, on_death };
+        let config = UifConfig {
+            name: "fuzz".to_owned(),
+            options: Options::default(),
+            deadline,
+            on_death,
+            size: None,
+        };
         let instance = Arc::new(InstanceSlot::new(&config.name).expect("descriptors"));
         let layer = PreparedUif::new(&config, properties, Arc::clone(&instance));
         let layer = layer.build_with(Box::new(Silent)).expect("memory");

@@ -13,6 +13,7 @@ use super::start::{Below, Leaving, Readiness};
 use super::translate::PendingUpdate;
 use super::unreported_loss::UnreportedLoss;
 use super::{ARENA_BYTES, OnDeath, PreparedUif};
+use crate::SizeOf;
 use sluice_command::{
     Aborted, Characteristics, Command, Controllers, Deallocated, Frame, Lane, Layer, Operation, Passthrough,
     Storage, Ticket,
@@ -42,6 +43,7 @@ pub struct Uif {
     pub(super) properties: Properties,
     pub(super) deadline_ns: u64,
     pub(super) on_death: OnDeath,
+    size: Option<SizeOf>,
     pub(super) peer: Peer,
     /// Arena of the present connection.
     pub(super) arena: Option<Arena>,
@@ -100,6 +102,7 @@ impl PreparedUif {
             properties: self.properties,
             deadline_ns: self.deadline_ns,
             on_death: self.on_death,
+            size: self.size,
             peer: Peer::Absent,
             arena: None,
             retiring: Vec::new(),
@@ -285,7 +288,11 @@ impl Layer for Uif {
         let block_size = first.block_size.max(self.properties.block_size);
         let fan_out = below.iter().map(|layer| layer.fan_out).max().unwrap_or(0);
         Characteristics {
-            size: if self.properties.size > 0 { self.properties.size } else { first.size },
+            size: match &self.size {
+                Some(size) => size.over(&below.iter().map(|layer| layer.size).collect::<Vec<_>>()),
+                None if self.properties.size > 0 => self.properties.size,
+                None => first.size,
+            },
             block_size,
             optimal_write: first.optimal_write.max(self.properties.block_size),
             // A function with requests of its own works in several steps, which may be seen half done.

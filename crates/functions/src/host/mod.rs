@@ -35,6 +35,7 @@ mod unreported_loss;
 #[cfg(test)]
 mod tests;
 
+use crate::SizeOf;
 use control::{Order, OrderResult, OrderState};
 use instance::InstanceSlot;
 pub use layer::Uif;
@@ -87,6 +88,8 @@ pub struct UifConfig {
     pub options: Options,
     pub deadline: Duration,
     pub on_death: OnDeath,
+    /// Size of the layer over its layers below, if the function has another than its first layer.
+    pub size: Option<SizeOf>,
 }
 
 /// Function on its way to its reactor.
@@ -95,6 +98,7 @@ pub struct PreparedUif {
     properties: Properties,
     deadline_ns: u64,
     on_death: OnDeath,
+    size: Option<SizeOf>,
     instance: Arc<InstanceSlot>,
 }
 
@@ -186,7 +190,7 @@ impl PreparedUif {
 
     fn new(config: &UifConfig, properties: Properties, instance: Arc<InstanceSlot>) -> Self {
         let deadline_ns = u64::try_from(config.deadline.as_nanos()).unwrap_or(u64::MAX);
-        Self { properties, deadline_ns, on_death: config.on_death, instance }
+        Self { properties, deadline_ns, on_death: config.on_death, size: config.size.clone(), instance }
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod encrypt;
 mod mirrored;
+mod parity;
 mod pass;
 mod replicate;
 mod service;
@@ -11,8 +12,9 @@ pub mod snapshot;
 pub mod store;
 
 pub use encrypt::Encrypt;
+pub use parity::{ArrayState, ArrayStatusView};
 pub use replicate::{LogState, MemberState, Replicate, SetCheck, SetOrder, SetState, SetStatus};
-pub use service::{Changes, Farewell, Item, Metric, OnLoss, Order, Record, Service};
+pub use service::{Changes, Farewell, Item, Metric, OnLoss, Order, Record, Service, SizeOf};
 pub use store::{StoreOrder, StoreStatus, VersionStatus};
 
 use sluice_crypt::Given;
@@ -24,6 +26,7 @@ pub const SERVICES: &[Record] = &[
     Record::of::<Encrypt>(),
     Record::of::<Replicate>(),
     Record::of::<replicate::Equals>(),
+    Record::of::<parity::ParityFunction>(),
     Record::of::<snapshot::Snapshot>(),
 ];
 

@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 use sluice_crypt::Given;
 use sluice_uif::{Function, Options};
 use std::fmt;
+use std::sync::Arc;
 
 /// A function of Sluice's own behind the function SDK. All that other crates need of it is derived from here.
 pub trait Service {
@@ -41,9 +42,43 @@ pub trait Service {
         false
     }
 
+    /// Returns the size of the function over layers of some sizes, if it is neither fixed nor that of the layer
+    /// below.
+    fn size(options: &Options) -> Option<SizeOf> {
+        let _ = options;
+        None
+    }
+
+    /// Returns the place of the data in the layers below, in words, if it is not where it was.
+    fn data(options: &Options) -> Option<String> {
+        let _ = options;
+        None
+    }
+
     /// Returns the orders for a function that is attached to a drive in use, or detached from it.
     fn changes() -> Changes {
         Changes::default()
+    }
+}
+
+/// Size of a function over layers of some sizes, bytes.
+#[derive(Clone)]
+pub struct SizeOf(Arc<dyn Fn(&[u64]) -> u64 + Send + Sync>);
+
+impl SizeOf {
+    pub fn new(of: impl Fn(&[u64]) -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(of))
+    }
+
+    /// Returns the size over layers of these sizes.
+    pub fn over(&self, sizes: &[u64]) -> u64 {
+        (self.0)(sizes)
+    }
+}
+
+impl fmt::Debug for SizeOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SizeOf").finish_non_exhaustive()
     }
 }
 
@@ -146,6 +181,8 @@ pub struct Record {
     pub keeps_state: bool,
     pub make: Make,
     pub keeps_size: fn(&Options) -> bool,
+    pub size: fn(&Options) -> Option<SizeOf>,
+    pub data: fn(&Options) -> Option<String>,
     pub changes: fn() -> Changes,
     /// Checks an order's text, and returns it in its shortest form.
     pub order_of_text: fn(&str) -> Result<String, String>,
@@ -166,6 +203,8 @@ impl Record {
             keeps_state: S::KEEPS_STATE,
             make: S::make,
             keeps_size: S::keeps_size,
+            size: S::size,
+            data: S::data,
             changes: S::changes,
             order_of_text: |text| parse::<S>(text).map(|order| order.to_string()),
         }

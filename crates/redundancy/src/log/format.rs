@@ -10,11 +10,24 @@ pub const BLOCK: usize = sluice_metadata::engine::BLOCK;
 const VERSION: u32 = 2;
 const VERSION_MIN: u32 = 1;
 
-/// Magic number of a header, "sluiceML" as bytes on the disk.
-const HEADER: u64 = u64::from_le_bytes(*b"sluiceML");
+/// Magic numbers of the headers and records of a kind of log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Magic {
+    header: u64,
+    record: u64,
+}
 
-/// Magic number of a record, "sluiceMR" as bytes on the disk.
-const RECORD: u64 = u64::from_le_bytes(*b"sluiceMR");
+impl Magic {
+    /// Log of a set of equal members: "sluiceML" and "sluiceMR" as bytes on the disk.
+    pub(crate) const MIRROR: Self = Self::of(b"sluiceML", b"sluiceMR");
+
+    /// Log of an array with parity.
+    pub(crate) const PARITY: Self = Self::of(b"sluicePL", b"sluicePR");
+
+    const fn of(header: &[u8; 8], record: &[u8; 8]) -> Self {
+        Self { header: u64::from_le_bytes(*header), record: u64::from_le_bytes(*record) }
+    }
+}
 
 /// First bytes of a header and of a block of records. All of it is in the first sector of the block, and the
 /// rest of a header block is zeros. So a header that was torn by a power cut is recognized as ours or is
@@ -56,14 +69,14 @@ pub(super) enum Header {
 }
 
 impl Head {
-    pub(super) fn header(id: u64, epoch: u64, state: &[u8]) -> Self {
+    pub(super) fn header(magic: Magic, id: u64, epoch: u64, state: &[u8]) -> Self {
         let (length, state_checksum) = (state.len() as u32, crc32c(state));
-        Self { magic: HEADER, version: VERSION, id, epoch, length, state_checksum, ..Self::default() }
+        Self { magic: magic.header, version: VERSION, id, epoch, length, state_checksum, ..Self::default() }
     }
 
-    pub(super) fn record(id: u64, epoch: u64, number: u32, length: usize) -> Self {
+    pub(super) fn record(magic: Magic, id: u64, epoch: u64, number: u32, length: usize) -> Self {
         let length = length as u32;
-        Self { magic: RECORD, version: VERSION, id, epoch, number, length, ..Self::default() }
+        Self { magic: magic.record, version: VERSION, id, epoch, number, length, ..Self::default() }
     }
 
     /// Writes this head into the block, with the checksum of the whole block.
@@ -74,21 +87,21 @@ impl Head {
     }
 
     /// Returns the header in a block.
-    pub(super) fn read_header(block: &[u8]) -> Header {
+    pub(super) fn read_header(magic: Magic, block: &[u8]) -> Header {
         let Some(head) = Self::read(block) else { return Header::Foreign };
-        match (head.magic, head.version) {
-            (HEADER, VERSION_MIN..=VERSION) if head.checksum == checksum(block) => Header::Valid(head),
-            (HEADER, 0..=VERSION) => Header::Broken,
-            (HEADER, version) => Header::Version(version),
+        match (head.magic == magic.header, head.version) {
+            (true, VERSION_MIN..=VERSION) if head.checksum == checksum(block) => Header::Valid(head),
+            (true, 0..=VERSION) => Header::Broken,
+            (true, version) => Header::Version(version),
             _ if block.iter().all(|byte| *byte == 0) => Header::Blank,
             _ => Header::Foreign,
         }
     }
 
     /// Returns the record in a block, if it is number `number` of the half with this header.
-    pub(super) fn read_record<'a>(&self, number: u32, block: &'a [u8]) -> Option<&'a [u8]> {
+    pub(super) fn read_record<'a>(&self, magic: Magic, number: u32, block: &'a [u8]) -> Option<&'a [u8]> {
         let head = Self::read(block)?;
-        let next = head.magic == RECORD
+        let next = head.magic == magic.record
             && head.version == self.version
             && (head.id, head.epoch, head.number) == (self.id, self.epoch, number)
             && head.checksum == checksum(block);
@@ -108,12 +121,12 @@ impl Head {
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn sign(half: &mut [u8]) {
     let (first, rest) = half.split_at_mut(BLOCK);
-    if let Some(mut head) = Head::read(first).filter(|head| head.magic == HEADER) {
+    if let Some(mut head) = Head::read(first).filter(|head| head.magic == Magic::MIRROR.header) {
         head.state_checksum = crc32c(rest.get(..head.length as usize).unwrap_or_default());
         head.seal(first);
     }
     for block in rest.chunks_exact_mut(BLOCK) {
-        if let Some(head) = Head::read(block).filter(|head| head.magic == RECORD) {
+        if let Some(head) = Head::read(block).filter(|head| head.magic == Magic::MIRROR.record) {
             head.seal(block);
         }
     }

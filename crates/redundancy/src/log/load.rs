@@ -1,6 +1,6 @@
 //! Reading of a log. No byte of it is trusted.
 
-use super::format::{BLOCK, Head, Header};
+use super::format::{BLOCK, Head, Header, Magic};
 use super::{halves, state_max};
 use sluice_metadata::engine::{self, Content, Position, Reading, Step};
 
@@ -42,6 +42,7 @@ pub(crate) struct Loader {
 /// Blocks of the log that were read.
 #[derive(Debug)]
 struct Blocks {
+    magic: Magic,
     log_bytes: u64,
     headers: [Header; 2],
     /// Header that counts.
@@ -57,11 +58,11 @@ struct Taking<'a> {
 }
 
 impl Loader {
-    pub(crate) fn new(log_bytes: u64) -> Self {
+    pub(crate) fn new(magic: Magic, log_bytes: u64) -> Self {
         let headers = [Header::Blank; 2];
         Self {
             engine: engine::Loader::new(halves(log_bytes), READING),
-            blocks: Blocks { log_bytes, headers, head: Head::default(), state: Vec::new() },
+            blocks: Blocks { magic, log_bytes, headers, head: Head::default(), state: Vec::new() },
             outcome: None,
         }
     }
@@ -107,7 +108,7 @@ impl Content for Taking<'_> {
     type Stop = Outcome;
 
     fn header(&mut self, half: usize, block: &[u8]) -> Option<u64> {
-        self.blocks.headers[half] = Head::read_header(block);
+        self.blocks.headers[half] = Head::read_header(self.blocks.magic, block);
         if let Header::Valid(head) = self.blocks.headers[half] { Some(head.epoch) } else { None }
     }
 
@@ -156,7 +157,7 @@ impl Content for Taking<'_> {
     }
 
     fn record<'a>(&self, log: &Position, block: &'a [u8]) -> Option<&'a [u8]> {
-        self.blocks.head.read_record(log.next as u32, block)
+        self.blocks.head.read_record(self.blocks.magic, log.next as u32, block)
     }
 
     fn apply(&mut self, log: &Position, record: &[u8]) -> Result<(), Outcome> {

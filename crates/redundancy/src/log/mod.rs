@@ -19,9 +19,9 @@ mod load;
 mod write;
 
 pub use format::BLOCK;
-pub(crate) use format::RECORD_BYTES;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use format::sign;
+pub(crate) use format::{Magic, RECORD_BYTES};
 pub(crate) use load::{Loader, Outcome, Piece};
 pub(crate) use write::Writer;
 

@@ -1,6 +1,6 @@
 //! Writing of a log.
 
-use super::format::{BLOCK, Head, RECORD_BYTES};
+use super::format::{BLOCK, Head, Magic, RECORD_BYTES};
 use super::{LOG_IO_MAX, halves};
 use sluice_metadata::engine::{self, Position, Rules, Source, Step};
 
@@ -22,6 +22,7 @@ pub(crate) struct Writer {
 /// Content of the blocks to write.
 #[derive(Debug)]
 struct Blocks {
+    magic: Magic,
     id: u64,
     /// State of the last checkpoint.
     state: Vec<u8>,
@@ -31,7 +32,7 @@ struct Blocks {
 
 impl Source for Blocks {
     fn header(&mut self, log: &Position, block: &mut [u8]) {
-        Head::header(self.id, log.generation, &self.state).seal(block);
+        Head::header(self.magic, self.id, log.generation, &self.state).seal(block);
     }
 
     fn body(&mut self, _: &Position, number: u64, buffer: &mut [u8]) -> usize {
@@ -45,16 +46,16 @@ impl Source for Blocks {
 
     fn record(&mut self, log: &Position, block: &mut [u8]) {
         block[BLOCK - RECORD_BYTES..][..self.record.len()].copy_from_slice(&self.record);
-        Head::record(self.id, log.generation, log.next as u32, self.record.len()).seal(block);
+        Head::record(self.magic, self.id, log.generation, log.next as u32, self.record.len()).seal(block);
     }
 }
 
 impl Writer {
     /// Creates the writer of a log whose next checkpoint goes to this half with this epoch.
-    pub(crate) fn new(log_bytes: u64, id: u64, epoch: u64, half: usize) -> Self {
+    pub(crate) fn new(magic: Magic, log_bytes: u64, id: u64, epoch: u64, half: usize) -> Self {
         Self {
             engine: engine::Writer::new(halves(log_bytes), RULES, Position::first(half, epoch)),
-            blocks: Blocks { id, state: Vec::new(), record: Vec::with_capacity(RECORD_BYTES) },
+            blocks: Blocks { magic, id, state: Vec::new(), record: Vec::with_capacity(RECORD_BYTES) },
             buffer: vec![0; LOG_IO_MAX],
             length: 0,
             at: None,

@@ -1,13 +1,13 @@
 //! Tests of the log alone, in memory.
 
-use crate::log::{BLOCK, LOG_MIN, Loader, Outcome, Piece, RECORD_BYTES, Writer, sign, state_max};
+use crate::log::{BLOCK, LOG_MIN, Loader, Magic, Outcome, Piece, RECORD_BYTES, Writer, sign, state_max};
 
 const ID: u64 = 7;
 const HALF: usize = LOG_MIN as usize / 2;
 
 /// Loads a log, and returns the outcome and its state.
 fn load(log: &[u8]) -> (Outcome, Vec<u8>) {
-    let (mut loader, mut state) = (Loader::new(LOG_MIN), Vec::new());
+    let (mut loader, mut state) = (Loader::new(Magic::MIRROR, LOG_MIN), Vec::new());
     while let Some((at, length)) = loader.next() {
         loader.read(&log[at as usize..][..length], &mut |piece| {
             if let Piece::State(bytes) = piece {
@@ -39,7 +39,7 @@ fn checkpoint(writer: &mut Writer, log: &mut [u8], state: &[u8]) {
 
 #[test]
 fn a_header_that_may_be_there_is_void_before_its_state_is_written_over() {
-    let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(LOG_MIN, ID, 1, 0));
+    let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(Magic::MIRROR, LOG_MIN, ID, 1, 0));
     checkpoint(&mut writer, &mut log, b"first");
     begin(&mut writer, b"second");
     assert_eq!(write(&mut writer, &mut log, true, true), None);
@@ -62,12 +62,12 @@ fn a_header_that_may_be_there_is_void_before_its_state_is_written_over() {
 #[test]
 fn nothing_makes_an_old_state_count_in_a_log_that_is_damaged() {
     for header_is_there in [false, true] {
-        let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(LOG_MIN, ID, 1, 0));
+        let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(Magic::MIRROR, LOG_MIN, ID, 1, 0));
         checkpoint(&mut writer, &mut log, b"first");
         checkpoint(&mut writer, &mut log, b"second");
         log[HALF + BLOCK] ^= 1;
         assert_eq!(load(&log).0, Outcome::Damaged { epoch: 3, half: 1 });
-        let mut writer = Writer::new(LOG_MIN, ID, 3, 1).after_damage();
+        let mut writer = Writer::new(Magic::MIRROR, LOG_MIN, ID, 3, 1).after_damage();
         begin(&mut writer, b"third");
         assert_eq!(write(&mut writer, &mut log, true, true), None);
         assert_eq!(write(&mut writer, &mut log, header_is_there, false), Some(false));
@@ -87,13 +87,13 @@ fn nothing_makes_an_old_state_count_in_a_log_that_is_damaged() {
 fn a_header_with_a_length_that_cannot_be_is_damage_and_is_not_followed() {
     let most = state_max(LOG_MIN) as usize;
     for length in [1, BLOCK - 1, BLOCK, BLOCK + 1, most] {
-        let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(LOG_MIN, ID, 1, 0));
+        let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(Magic::MIRROR, LOG_MIN, ID, 1, 0));
         let state = vec![7; length];
         checkpoint(&mut writer, &mut log, &state);
         assert_eq!(load(&log), (Outcome::Loaded { id: ID, epoch: 2, half: 1 }, state), "{length}");
     }
     for length in [0, most as u32 + 1, HALF as u32, 2 * HALF as u32, u32::MAX - 1, u32::MAX] {
-        let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(LOG_MIN, ID, 1, 0));
+        let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(Magic::MIRROR, LOG_MIN, ID, 1, 0));
         checkpoint(&mut writer, &mut log, b"first");
         log[36..40].copy_from_slice(&length.to_le_bytes());
         sign(&mut log[..HALF]);
@@ -104,7 +104,7 @@ fn a_header_with_a_length_that_cannot_be_is_damage_and_is_not_followed() {
 /// Checks the load of a version 1 log, whose state has no storage numbers.
 #[test]
 fn a_log_of_version_1_is_read_and_one_of_a_later_version_is_not() {
-    let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(LOG_MIN, ID, 1, 0));
+    let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(Magic::MIRROR, LOG_MIN, ID, 1, 0));
     checkpoint(&mut writer, &mut log, b"first");
     assert_eq!(log[8], 2, "what is written now");
     log[8] = 1;
@@ -131,7 +131,7 @@ fn a_log_of_version_1_is_read_and_one_of_a_later_version_is_not() {
 /// Checks that all bytes and their order are those of the version that had no engine, whose checksum is here.
 #[test]
 fn the_bytes_of_a_history_are_those_of_the_version_that_wrote_them_first() {
-    let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(LOG_MIN, ID, 1, 0));
+    let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(Magic::MIRROR, LOG_MIN, ID, 1, 0));
     let (mut sum, mut random) = (0, sluice_sim::Random::new(5));
     for turn in 0..400usize {
         if writer.has_room() && turn % 40 != 0 {

@@ -5,6 +5,7 @@ mod file;
 mod layers;
 mod model;
 mod nvme;
+mod parity;
 mod remote;
 mod snapshot;
 mod stacks;

@@ -102,7 +102,7 @@ impl Layer for Guard {
 
 pub(super) fn config(on_death: OnDeath) -> UifConfig {
     let deadline = Duration::from_secs(1);
-    UifConfig { name: "test".to_owned(), options: Options::default(), deadline, on_death }
+    UifConfig { name: "test".to_owned(), options: Options::default(), deadline, on_death, size: None }
 }
 
 pub(super) struct Rig {
