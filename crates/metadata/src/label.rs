@@ -37,10 +37,12 @@ pub enum SetKind {
     Concat,
     Mirror,
     Replicate,
+    /// Members with parities.
+    Parity,
 }
 
 impl SetKind {
-    const ALL: [Self; 4] = [Self::Stripe, Self::Concat, Self::Mirror, Self::Replicate];
+    const ALL: [Self; 5] = [Self::Stripe, Self::Concat, Self::Mirror, Self::Replicate, Self::Parity];
 
     /// Returns its name, as configuration spells it.
     pub fn name(self) -> &'static str {
@@ -49,6 +51,7 @@ impl SetKind {
             Self::Concat => "concat",
             Self::Mirror => "mirror",
             Self::Replicate => "replicate",
+            Self::Parity => "parity",
         }
     }
 
@@ -57,9 +60,9 @@ impl SetKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Returns whether each member has all data, so that an outdated member can be copied to.
+    /// Returns whether an outdated member can be copied to, or computed from others.
     pub fn is_redundant(self) -> bool {
-        matches!(self, Self::Mirror | Self::Replicate)
+        matches!(self, Self::Mirror | Self::Replicate | Self::Parity)
     }
 
     fn number(self) -> u16 {
@@ -68,6 +71,7 @@ impl SetKind {
             Self::Concat => 2,
             Self::Mirror => 3,
             Self::Replicate => 4,
+            Self::Parity => 5,
         }
     }
 

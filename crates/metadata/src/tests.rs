@@ -440,7 +440,7 @@ fn labels_of_later_versions_are_left_alone() {
 
 prop_compose! {
     fn any_label()(
-        kind in prop::sample::select(vec![SetKind::Stripe, SetKind::Concat, SetKind::Mirror, SetKind::Replicate]),
+        kind in prop::sample::select(vec![SetKind::Stripe, SetKind::Concat, SetKind::Mirror, SetKind::Replicate, SetKind::Parity]),
         members in prop::collection::vec(prop::array::uniform16(1u8..), 1..=MEMBERS_MAX),
         uuids in prop::array::uniform2(prop::array::uniform16(1u8..)),
         index in any::<prop::sample::Index>(),

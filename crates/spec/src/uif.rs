@@ -132,7 +132,7 @@ impl UifSpec {
 
     /// Returns its name if it keeps members equal, which can have labels.
     pub(super) fn set_kind(&self) -> Option<&'static str> {
-        ["mirror", "replicate"].into_iter().find(|kind| self.function.as_deref() == Some(kind))
+        ["mirror", "replicate", "parity"].into_iter().find(|kind| self.function.as_deref() == Some(kind))
     }
 
     pub(super) fn check(&self) -> Result<(), Fault> {
@@ -144,7 +144,7 @@ impl UifSpec {
                 .hint(format!("use 1 to {DEADLINE_MAX_MS}")));
         }
         if self.labels.is_some() && self.set_kind().is_none() {
-            return Err(Fault::at_key("labels", "only `mirror` and `replicate` have members with labels"));
+            return Err(Fault::at_key("labels", "only `mirror`, `replicate` and `parity` have members with labels"));
         }
         let has_user = self.uid.is_some() || self.gid.is_some();
         if has_user && self.place == Place::Daemon {

@@ -8,7 +8,7 @@ const TICK_NS: u64 = 2_000_000_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
-    /// Host's commands that wait for the next flush, and those that wait for the one in flight.
+    /// Host's commands that wait for the next flush, and commands that wait for the one in flight.
     waiting: Vec<u32>,
     riding: Vec<u32>,
     /// Members that are still flushing.

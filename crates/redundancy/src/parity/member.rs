@@ -48,13 +48,13 @@ impl Parity {
 
     /// Returns the members that lack something.
     pub(super) fn incomplete(&self) -> Members {
-        self.state.members.without(self.member_state.joined).with(self.state.stale()).without(UNSYNCED)
+        self.state.members.without(self.member_state.joined).with(self.state.lacking()).without(UNSYNCED)
     }
 
     /// Returns whether the array can go on without a member.
     fn can_lose(&self, member: usize) -> bool {
         let all = self.incomplete().with(Members::one(member));
-        all.iter().count() <= self.geometry().parities && self.state.stale().and(UNSYNCED).is_empty()
+        all.iter().count() <= self.geometry().parities && self.state.lacking().and(UNSYNCED).is_empty()
     }
 
     /// Handles a failed read of a member.

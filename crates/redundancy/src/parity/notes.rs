@@ -30,6 +30,9 @@ pub(super) struct Notes {
     /// Wish that an operator waits for.
     barrier: u64,
     tail: Place,
+    /// Count of changed masks in the write in flight, and in the log.
+    issuing_marks: u64,
+    pub(super) safe_marks: u64,
     failures: u32,
     pub(super) retry_ns: Option<u64>,
 }
@@ -93,6 +96,7 @@ impl Parity {
         if writer.is_idle() && notes.is_wanted && notes.retry_ns.is_none_or(|retry_ns| retry_ns <= now_ns) {
             (notes.is_wanted, notes.retry_ns, notes.issuing) = (false, None, notes.made);
             (notes.tail, self.state.tail) = (flushed, flushed);
+            notes.issuing_marks = self.state.marks;
             self.state.pending.push(Change::tail(flushed));
             let is_whole = notes.whole || !writer.has_room() || self.state.pending.len() > CHANGES_MAX;
             match is_whole {
@@ -116,6 +120,7 @@ impl Parity {
             None => {}
             Some(true) => {
                 (notes.safe, notes.failures) = (notes.issuing, 0);
+                notes.safe_marks = notes.issuing_marks;
                 self.ring.trimmed(self.notes.tail);
                 self.is_open();
             }

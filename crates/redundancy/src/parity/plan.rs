@@ -6,11 +6,11 @@ pub(super) type Roles = u32;
 /// Way to the new content of the parities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// From the data of all columns (reconstruct-write).
+    /// Computation from the data of all columns (reconstruct-write).
     Rebuild,
-    /// From the old parities, and the old and new data of the columns that are written (read-modify-write).
+    /// Computation from the old parities, and the old and new data of the columns that are written (read-modify-write).
     Modify,
-    /// From all old data, of which some has to be recovered first.
+    /// Computation from all old data, of which some has to be recovered first.
     Recover,
 }
 

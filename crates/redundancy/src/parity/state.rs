@@ -113,6 +113,8 @@ pub(crate) struct State {
     pub(crate) regions: Vec<Region>,
     /// Changes that the log does not have yet.
     pub(crate) pending: Vec<Change>,
+    /// Count of changed masks.
+    pub(crate) marks: u64,
 }
 
 impl State {
@@ -136,6 +138,7 @@ impl State {
             out: Members::NONE,
             regions: vec![region; size.div_ceil(region_bytes) as usize],
             pending: Vec::new(),
+            marks: 0,
         }
     }
 
@@ -159,6 +162,11 @@ impl State {
     /// Returns the members that are stale in some region.
     pub(crate) fn stale(&self) -> Members {
         self.regions.iter().fold(Members::NONE, |all, region| all.with(region.stale))
+    }
+
+    /// Returns the members that lack something in some region after a power cut.
+    pub(crate) fn lacking(&self) -> Members {
+        self.regions.iter().fold(Members::NONE, |all, region| all.with(region.stale).with(region.noted))
     }
 
     /// Makes members stale in these regions.
@@ -218,6 +226,7 @@ impl State {
     fn note(&mut self, number: usize, mask: Members) {
         if self.regions[number].noted != mask {
             self.regions[number].noted = mask;
+            self.marks += 1;
             let change = Change::mark(number..number + 1, mask);
             if !self.pending.last_mut().is_some_and(|last| last.join(&change)) {
                 self.pending.push(change);

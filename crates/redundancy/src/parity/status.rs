@@ -34,6 +34,8 @@ pub struct ArrayStatus {
     pub stale: Members,
     /// Members that an operator took out.
     pub out: Members,
+    /// Whether the log does not have yet that members have everything.
+    pub settling: bool,
     /// Whether parities are still to be computed.
     pub unsynced: bool,
     /// Bytes of the drive.
@@ -62,9 +64,10 @@ impl Parity {
             members: Members::first(self.geometry().members),
             parities: self.geometry().parities,
             joined: self.member_state.joined,
-            stale: state.stale().without(UNSYNCED),
+            stale: state.lacking().without(UNSYNCED),
+            settling: self.notes.safe_marks != state.marks || state.is_settling(),
             out: state.out,
-            unsynced: state.stale().covers(UNSYNCED),
+            unsynced: state.lacking().covers(UNSYNCED),
             size: self.size(),
             stale_bytes,
             rebuilt_bytes: background.rebuilt_bytes,
@@ -142,7 +145,9 @@ impl ArrayStatus {
     pub fn state(&self) -> &'static str {
         let missing = self.members.without(self.joined);
         match () {
-            () if missing.is_empty() && self.stale.is_empty() && !self.unsynced => "in sync",
+            () if missing.is_empty() && self.stale.is_empty() && !self.unsynced && !self.settling => {
+                "in sync"
+            }
             () if missing.is_empty() => "resyncing",
             () if self.out.covers(missing) => "out",
             () => "degraded",

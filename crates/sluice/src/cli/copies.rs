@@ -1,10 +1,11 @@
 //! States of a drive's copies, for `sluice drive show`.
 
 use super::converse;
+use serde::Deserialize;
 use sluice_api::client::{Client, segment};
 use sluice_api::{ControlAnswer, ControlRequest, FunctionList};
 use sluice_control::drives::{DriveView, FunctionView};
-use sluice_functions::{SetOrder, SetStatus, service};
+use sluice_functions::{SetOrder, service};
 use sluice_spec::FunctionSpec;
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
@@ -36,16 +37,26 @@ fn keeps_copies(function: &&FunctionView) -> bool {
     service(&function.function).is_some_and(|service| service.keeps_copies)
 }
 
-fn ask(client: &Client, path: &str) -> Result<SetStatus, ApiError> {
-    let request = ControlRequest { text: SetOrder::Status.to_string(), quiesce: false };
-    let answer = converse(client.post::<ControlAnswer>(path, &request))?;
-    SetStatus::parse(&answer.answer).map_err(ApiError::internal)
+/// Facts that the status of every set has.
+#[derive(Deserialize)]
+struct SetFacts {
+    state: String,
+    members: Vec<String>,
+    bytes: u64,
+    stale_bytes: u64,
+    resync_bytes_s: u64,
 }
 
-fn cells(status: &SetStatus) -> [String; 5] {
+fn ask(client: &Client, path: &str) -> Result<SetFacts, ApiError> {
+    let request = ControlRequest { text: SetOrder::Status.to_string(), quiesce: false };
+    let answer = converse(client.post::<ControlAnswer>(path, &request))?;
+    serde_json::from_str(&answer.answer)
+        .map_err(|error| ApiError::internal(format!("this is no status of a set: {error}")))
+}
+
+fn cells(status: &SetFacts) -> [String; 5] {
     let size = |bytes: u64| Size(bytes).to_string();
-    let members: Vec<String> = status.members.iter().map(ToString::to_string).collect();
     // Whole MiB are exact enough.
     let rate = format!("{} MiB", status.resync_bytes_s >> 20);
-    [status.state.to_string(), members.join(", "), size(status.stale_bytes), size(status.bytes), rate]
+    [status.state.clone(), status.members.join(", "), size(status.stale_bytes), size(status.bytes), rate]
 }

@@ -53,6 +53,7 @@ mod orders;
 mod outlived;
 mod ownpower;
 mod page;
+mod parity;
 mod paths;
 #[path = "../../../frontend-vfio-user/tests/rig/peer.rs"]
 #[allow(dead_code, reason = "its own tests use all of it")]

@@ -12,6 +12,8 @@ use std::collections::VecDeque;
 pub(super) struct Array {
     pub(super) parity: Parity,
     pub(super) is_open: bool,
+    /// Whether the array cannot be opened, or waits for an operator.
+    pub(super) is_refused: bool,
     /// Layer of the log: the number of members.
     pub(super) log: usize,
     /// Memory of batches of the journal, and of the state.
@@ -41,6 +43,7 @@ impl Array {
         Some(Self {
             parity,
             is_open: false,
+            is_refused: false,
             log,
             batch: Some(batch),
             notes: Some(notes),

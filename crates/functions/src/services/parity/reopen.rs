@@ -29,11 +29,13 @@ impl ParityFunction {
         match (&self.array, config) {
             (None, Ok(config)) => self.open(config, io),
             (None, Err(words)) => self.refuse(words, io),
+            // An opening reports its end by itself.
+            (Some(array), _) if !array.is_open && !array.is_refused => {}
+            (Some(array), _) if array.is_refused => self.reopening.is_due = true,
             (Some(array), _) => {
                 let sizes: Vec<u64> = layers.iter().map(|layer| layer.size).collect();
                 let fits = self.settings.drive_bytes(&sizes) >= array.parity.size();
-                let is_open = array.is_open && fits;
-                io.ready(if is_open { Status::SUCCESS } else { Status::NAMESPACE_NOT_READY });
+                io.ready(if fits { Status::SUCCESS } else { Status::NAMESPACE_NOT_READY });
             }
         }
     }
@@ -62,7 +64,7 @@ impl ParityFunction {
             Ok(()) => {
                 self.was_open = true;
                 self.reopening = Reopening::default();
-                self.array.iter_mut().for_each(|array| array.is_open = true);
+                self.array.iter_mut().for_each(|array| (array.is_open, array.is_refused) = (true, false));
                 io.ready(Status::SUCCESS);
             }
             Err(words) => self.refuse(words, io),
@@ -74,6 +76,7 @@ impl ParityFunction {
     fn refuse(&mut self, words: String, io: &mut Io<'_>) {
         tracing::error!("{} does not serve: {words}", settings::NAME);
         self.error = words;
+        self.array.iter_mut().for_each(|array| array.is_refused = true);
         io.ready(Status::NAMESPACE_NOT_READY);
         if self.was_open {
             let reopening = &mut self.reopening;

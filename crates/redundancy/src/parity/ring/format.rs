@@ -46,7 +46,7 @@ pub(crate) struct Entry {
     pub(crate) missing: u8,
     /// 1 if the rows become zeros on all members: there is no content.
     pub(crate) zeroes: u8,
-    reserved: [u8; 6],
+    pub(in crate::parity) reserved: [u8; 6],
 }
 
 /// Maximum number of entries in a batch.

@@ -89,7 +89,7 @@ fn lost_members_cost_nothing() {
     }
 }
 
-/// A crash or a power cut while members are lost: neither an old block nor a half one is read.
+/// Crashes or cuts the power while members are lost: neither an old block nor a half one is read.
 #[test]
 fn crashes_beside_lost_members_lose_nothing() {
     for seed in seeds(&[], 10) {
@@ -130,7 +130,7 @@ fn disks_that_are_replaced_at_a_power_cut_are_rebuilt() {
     }
 }
 
-/// The power fails at each write of the log that a run has.
+/// Cuts the power at each write of the log that a run has.
 #[test]
 fn a_power_cut_at_every_write_of_the_log() {
     for seed in seeds(&[], 2) {
@@ -160,7 +160,7 @@ fn a_power_cut_at_every_write_of_the_log() {
     }
 }
 
-/// Another member fails at each step of rebuilding one: with two parities the data is still there, and with
+/// Fails another member at each step of rebuilding one: with two parities the data is still there, and with
 /// one it is there again when the member is.
 #[test]
 fn a_member_lost_at_every_step_of_rebuilding() {
@@ -273,7 +273,7 @@ fn a_member_is_taken_out_and_brought_back() {
     assert!(rig.tell("fail 9").is_err() && rig.tell("nonsense").is_err());
 }
 
-/// A comparison finds a cell that has changed by itself.
+/// Finds a cell that has changed by itself, by a comparison.
 #[test]
 fn a_comparison_finds_what_is_wrong() {
     for (members, parities) in [(3, 1), (5, 2)] {

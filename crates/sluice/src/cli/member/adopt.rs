@@ -20,7 +20,7 @@ pub(crate) struct Adopt {
     /// Name of the drive whose sets get labels
     #[arg(long, value_name = "NAME", requires = "config", conflicts_with = "paths")]
     drive: Option<String>,
-    /// Kind of the set: stripe, concat, mirror or replicate
+    /// Kind of the set: stripe, concat, mirror, replicate or parity
     #[arg(long, value_parser = kind, requires = "paths")]
     kind: Option<SetKind>,
     /// Bytes of a chunk of a stripe
@@ -29,7 +29,7 @@ pub(crate) struct Adopt {
     /// Size of each member, if the configuration gives one; the length of the device if not given
     #[arg(long, conflicts_with = "drive")]
     size: Option<Size>,
-    /// Log of a mirror or replicate
+    /// Log of a mirror, replicate or parity
     #[arg(long, value_name = "PATH", requires = "kind")]
     log: Option<PathBuf>,
     /// Size of the log, if the configuration gives one
@@ -41,7 +41,7 @@ pub(crate) struct Adopt {
 }
 
 fn kind(text: &str) -> Result<SetKind, String> {
-    SetKind::named(text).ok_or_else(|| "use stripe, concat, mirror or replicate".to_owned())
+    SetKind::named(text).ok_or_else(|| "use stripe, concat, mirror, replicate or parity".to_owned())
 }
 
 /// Set to label.
@@ -85,7 +85,7 @@ impl Adopt {
                     false => "has no log",
                 }
             ))
-            .hint("name the log of a mirror or replicate with --log"));
+            .hint("name the log of a mirror, replicate or parity with --log"));
         }
         if self.paths.len() < 2 {
             return Err(
@@ -110,7 +110,9 @@ fn declared(config: &std::path::Path, drive: &str) -> Result<Vec<Wanted>, ApiErr
     })?;
     let sets: Vec<SetSpec> = found.stacks().iter().flat_map(|stack| stack.spec.sets()).collect();
     if sets.is_empty() {
-        return Err(ApiError::invalid(format!("drive `{drive}` has no stripe, concat, mirror or replicate")));
+        return Err(ApiError::invalid(format!(
+            "drive `{drive}` has no stripe, concat, mirror, replicate or parity"
+        )));
     }
     sets.into_iter().map(|set| wanted(set, drive)).collect()
 }
