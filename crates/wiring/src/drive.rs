@@ -58,7 +58,6 @@ pub(super) struct WiredDrive {
     pub(super) transitions: Arc<AtomicU64>,
     /// Holder of the drive's records, if its hosts can be continued.
     pub(super) holder: Option<Holder>,
-    pub(super) pools: Pools,
     /// Entry in the directory for hosts on the network, if they may connect.
     listed: Option<Listed>,
 }
@@ -185,7 +184,7 @@ impl WiredDrive {
         let task = at.reactor.call(move |local| prepared.install(local)).map_err(gone)??;
         let (name, attached) = (spec.name.clone(), Mutex::new(attached));
         let (task, namespaces) = (TaskHandle::new(at.reactor, task), RwLock::new(controls));
-        let (reactors, pools) = (at.reactors, at.pools);
+        let reactors = at.reactors;
         let mut drive = Self {
             name,
             generation,
@@ -199,7 +198,6 @@ impl WiredDrive {
             latency,
             transitions,
             holder: at.holder,
-            pools,
             listed: None,
         };
         drive.renew_caches();
