@@ -144,7 +144,10 @@ impl UifSpec {
                 .hint(format!("use 1 to {DEADLINE_MAX_MS}")));
         }
         if self.labels.is_some() && self.set_kind().is_none() {
-            return Err(Fault::at_key("labels", "only `mirror`, `replicate` and `parity` have members with labels"));
+            return Err(Fault::at_key(
+                "labels",
+                "only `mirror`, `replicate` and `parity` have members with labels",
+            ));
         }
         let has_user = self.uid.is_some() || self.gid.is_some();
         if has_user && self.place == Place::Daemon {

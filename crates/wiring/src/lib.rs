@@ -47,8 +47,8 @@ use sluice_control::drives::{
 use sluice_controller::LatencyClock;
 use sluice_frontend_tcp::Directory;
 use sluice_frontend_vfio_user::Access;
-use sluice_holder::Holder;
 use sluice_functions::{GroupRefused, GroupStatus, QosLimits};
+use sluice_holder::Holder;
 use sluice_reactor::{IdlePolicy, Progress, ReactorConfig, ReactorHandle, Turn, Watched};
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;

@@ -109,7 +109,7 @@ fn a_drive_with_two_parities_survives_crashes_and_two_lost_members() {
     survives(5, 2);
 }
 
-/// The drive has the size of its data columns. Another chunk, or another number of parities, is refused.
+/// Checks that the drive has the size of its data columns, and that another chunk or number of parities is refused.
 #[test]
 fn another_shape_is_refused() {
     let mut daemon = Daemon::start("");
