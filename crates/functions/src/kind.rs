@@ -83,6 +83,8 @@ pub struct Shape {
     pub is_composed: bool,
     /// Whether a second instance, on another reactor, may work on the same data at the same time.
     pub is_stateless: bool,
+    /// Whether an instance in another process may go on after the last command of this one.
+    pub restarts: bool,
     /// Whether the function may acknowledge a write before it is below.
     pub holds_writes: bool,
     /// Number of layers, the first ones, that have a copy of all data.
@@ -111,6 +113,7 @@ impl Shape {
         data: None,
         is_composed: false,
         is_stateless: false,
+        restarts: false,
         holds_writes: false,
         copies: 0,
         on_loss: OnLoss::Through,

@@ -1,7 +1,6 @@
 //! Hand-over of a drive to another process, and its counterpart there.
 
 use super::classifier::Attached;
-use super::clone_stack::Stateless;
 use super::drive::{WiredDrive, in_words};
 use super::map_record::{MapRecord, read_maps};
 use super::namespace::StackControl;
@@ -194,9 +193,8 @@ impl StackControl {
         if self.paused {
             return Err("a target of it is paused");
         }
-        let is_plain = |function: &Option<Stateless>| function.is_some();
         let keeps_state = self.functions.iter().any(|function| function.keeps_state());
-        if keeps_state || !self.labelled.is_empty() || !self.stateless.iter().all(is_plain) {
+        if keeps_state || !self.labelled.is_empty() || !self.restarts {
             return Err("it has functions that keep state in the daemon");
         }
         let remote_has_lost = matches!(&self.target, TargetControl::NvmeTcp(remote) if remote.has_lost());

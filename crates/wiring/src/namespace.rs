@@ -18,7 +18,7 @@ use sluice_reactor::{Io, TaskId, now_ns};
 use sluice_router::{Classifier, RouterBuilder};
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
-use sluice_spec::{DriveSpec, NamespaceSpec, Way};
+use sluice_spec::{DriveSpec, FunctionSpec, NamespaceSpec, Way};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,6 +78,8 @@ pub struct StackControl {
     pub(super) stateless: Vec<Option<Stateless>>,
     /// Whether the operator has paused the target.
     pub(super) paused: bool,
+    /// Whether another process may go on with instances of its own of the functions that are only layers.
+    pub(super) restarts: bool,
     /// Sets with labels, whose first member is the target.
     pub(super) labelled: OpenSets,
     /// Index of a layer that is still in the stack although its function could not be attached.
@@ -371,6 +373,10 @@ impl PreparedStack {
             opened.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         let stateless = functions.iter().filter(|function| !matches!(function, PreparedFunction::Uif(..)));
         let stateless = stateless.map(Stateless::of).collect();
+        let restarts = spec.functions.iter().all(|function| match function {
+            FunctionSpec::Uif(_) => true,
+            layer => layer.shape().restarts || layer.shape().is_stateless,
+        });
         let mut prepared = Self { target: prepared, functions, pause: None };
         let labelled = labels.take(&mut prepared)?;
         let mut control = StackControl {
@@ -380,6 +386,7 @@ impl PreparedStack {
             limits: Vec::new(),
             caches: Vec::new(),
             stateless,
+            restarts,
             leftover: None,
             paused: false,
             labelled,

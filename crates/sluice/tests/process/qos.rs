@@ -200,3 +200,40 @@ fn drives_of_two_classes_share_a_device_and_keep_their_data() {
     let refused = daemon.fails(&["drive", "limit", "work", "--iops", "5"]);
     assert!(refused.contains("has no function with limits"), "{refused}");
 }
+
+/// Checks that waiting commands, limits and groups go with an upgrade of the daemon.
+#[test]
+fn an_upgrade_keeps_limits_and_commands_that_wait() {
+    let drives = format!(
+        "[[group]]\nname = \"gold\"\nlimits = {{ iops = 1000 }}\n{}{}{}",
+        disk("disk", ", group = \"gold\"").replace("\"memory\"", "\"file\"\npath = \"disk.img\""),
+        disk("cached", "").replace("\"memory\"", "\"file\"\npath = \"cached.img\"").replace("qos", "cache"),
+        disk("shared", "")
+            .replace("\"memory\"", "\"file\"\npath = \"shared.img\"")
+            .replace("qos", "priority"),
+    );
+    let daemon = Daemon::start(&drives);
+    daemon.ok(&["drive", "limit", "disk", "--iops", "100"]);
+    daemon.ok(&["group", "set", "gold", "--iops", "500"]);
+    let names = ["disk", "cached", "shared"];
+    let mut hosts = names.map(|name| daemon.host(name));
+    let mut drives = hosts.each_mut().map(|host| namespace(host, 1));
+    std::thread::scope(|scope| {
+        for drive in &mut drives {
+            scope.spawn(|| {
+                for at in 0..150_u64 {
+                    let data = vec![at as u8; 4096];
+                    drive.write(at % 16 * 8, &data).expect("it waits, and does not fail");
+                    let mut read = vec![0; 4096];
+                    drive.read(at % 16 * 8, &mut read).expect("it waits, and does not fail");
+                    assert!(read == data, "write {at}");
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        daemon.upgrade(&[]);
+    });
+    assert_eq!(limits(&daemon, "disk").limits.iops, Some(100));
+    assert_eq!(groups(&daemon)[0].limits.iops, Some(500));
+    assert_eq!(groups(&daemon)[0].members, 1);
+}

@@ -36,7 +36,8 @@ impl<L> Kind<L> for CacheOptions {
     }
 
     fn shape(&self) -> Shape {
-        Shape::SAME
+        // A cache begins empty, and writes have gone through.
+        Shape { restarts: true, ..Shape::SAME }
     }
 
     fn open(&self, _: &OpenCx<'_>) -> Result<Prepared, Fault> {
