@@ -303,6 +303,20 @@ fn an_interactive_drive_is_as_fast_as_alone() {
     }
 }
 
+/// Checks a device whose times are below those of a reactor's turn, and differ much.
+#[test]
+fn a_device_that_is_fast_is_not_slowed() {
+    let servers = || Servers::new(64, 1000, 0, 1000);
+    let alone = servers();
+    let mut without = [Drive::new(0, &alone, None, 64, 4096)];
+    let without = parts(&mut without, &alone, SECOND / 50, SECOND / 10)[0];
+    let shared = servers();
+    let layer = layer(&Arc::new(Device::new()), PriorityClass::Interactive, 100);
+    let mut with = [Drive::new(0, &shared, layer, 64, 4096)];
+    let with = parts(&mut with, &shared, SECOND / 50, SECOND / 10)[0];
+    assert!(with >= without / 100 * 95, "{with} of {without}");
+}
+
 #[test]
 fn waiting_commands_are_aborted_and_a_layer_leaves_when_nothing_is_below() {
     let servers = Servers::new(1, 1000, 0, 0);

@@ -57,6 +57,9 @@ const TIMES: u64 = 128;
 const DECISION: u64 = 64;
 const INTERACTIVE_DECISION: u64 = 64;
 
+/// Least time that is told from others: turns of a reactor take as long.
+const LEAST_NS: u64 = 20_000;
+
 /// Time for which a least time counts, at least; twice that at most.
 const PERIOD_NS: u64 = 5_000_000_000;
 
@@ -110,7 +113,7 @@ impl Least {
                 self.since_ns.store(now_ns, Relaxed);
                 self.before.store(self.now.swap(u64::MAX, Relaxed), Relaxed);
             }
-            self.now.fetch_min(mean.max(1), Relaxed);
+            self.now.fetch_min(mean.max(LEAST_NS), Relaxed);
         }
         let least = self.now.load(Relaxed).min(self.before.load(Relaxed));
         match least {
