@@ -140,3 +140,57 @@ fn note(
     let declared = declared.unwrap_or_default();
     saved.limited.push(Limited { drive: drive.clone(), nsid, number, declared, limits });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::script::{DECLARED, Stage};
+    use super::super::tests::apply;
+    use super::*;
+    use crate::drives::Reloaded;
+
+    fn iops(limit: u64) -> QosLimits {
+        QosLimits { iops: Some(limit), ..QosLimits::default() }
+    }
+
+    fn limited(limit: u64) -> String {
+        format!(
+            "{DECLARED}functions = [ {{ kind = \"pass\" }}, {{ kind = \"qos\", limits = {{ iops = {limit} }} }} ]\n"
+        )
+    }
+
+    fn now(drives: &Drives) -> Option<u64> {
+        drives.limits("fixed").expect("it is there")[0].limits.iops
+    }
+
+    #[test]
+    fn limits_given_through_the_api_count_until_the_file_has_others() {
+        let stage = Stage::new();
+        let drives = stage.start(&limited(5));
+        assert_eq!(now(&drives), Some(5));
+        drives.set_limits("fixed", 1, 1, iops(7)).expect("there is a function with limits");
+        assert_eq!(apply(&drives, &limited(5)).expect("nothing is wrong"), Reloaded::default());
+        assert_eq!(apply(&drives, &limited(6)).expect("the rest is done").refused.len(), 1);
+        assert_eq!(now(&drives), Some(7), "a changed declaration waits for a restart");
+        drop(drives);
+        assert_eq!(now(&stage.start(&limited(5))), Some(7));
+        assert_eq!(now(&stage.start(&limited(6))), Some(6));
+        assert_eq!(now(&stage.start(&limited(5))), Some(5), "the file has overruled it");
+    }
+
+    #[test]
+    fn limits_that_cannot_be_set_or_stored_are_not_set() {
+        let stage = Stage::new();
+        let drives = stage.start(&limited(5));
+        let refused = |nsid, number, limit| {
+            drives.set_limits("fixed", nsid, number, iops(limit)).expect_err("not possible").error
+        };
+        assert!(refused(2, 1, 7).contains("has no namespace 2"));
+        assert!(refused(1, 2, 7).contains("of number 2") && refused(1, 0, 7).contains("of number 0"));
+        assert!(refused(1, 1, 0).contains("nothing would ever pass"));
+        stage.break_disk();
+        refused(1, 1, 7);
+        assert_eq!(now(&drives), Some(5));
+        stage.mend_disk();
+        assert!(drives.set_limits("fixed", 1, 1, iops(7)).is_ok());
+    }
+}

@@ -20,9 +20,10 @@ use sluice_nvme::Status;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Classes of commands, each with its line.
-const READ: usize = 0;
-const WRITE: usize = 1;
+/// Classes of commands, each with its line. The class of a Read and of a Write is the number of the operation.
+const READ: usize = Operation::Read as usize;
+const WRITE: usize = Operation::Write as usize;
+const _: () = assert!(READ == 0 && WRITE == 1);
 
 /// Longest time until waiting commands follow a change of the limits.
 const LOOK_NS: u64 = 50_000_000;
@@ -44,7 +45,6 @@ pub struct Qos {
 
 /// Returns the class of an operation and whether its bytes count; none if it always passes. A Flush covers finished
 /// writes alone, so it passes waiting writes.
-#[inline]
 fn class_of(operation: Operation) -> Option<(usize, bool)> {
     match operation {
         Operation::Read => Some((READ, true)),
@@ -89,10 +89,15 @@ impl Qos {
     }
 
     #[cold]
-    fn submit_slowly(&mut self, command: Command, class: usize, bytes: u64, lane: &mut Lane<'_>) {
-        let now_ns = lane.now_ns();
+    fn submit_slowly(&mut self, command: Command, lane: &mut Lane<'_>) {
+        let (request, now_ns) = (lane.slot(&command).request, lane.now_ns());
+        let Some((class, has_bytes)) = class_of(request.operation) else { return lane.forward(command) };
+        let bytes = if has_bytes { request.length } else { 0 };
         self.follow_changes(now_ns);
         let line = &mut self.lines[class];
+        if line.spend(bytes) {
+            return lane.forward(command);
+        }
         if line.admit(&self.views, bytes, now_ns) {
             lane.forward(command);
         } else {
@@ -140,12 +145,14 @@ impl Layer for Qos {
     #[inline]
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
         let request = &lane.slot(&command).request;
-        let Some((class, has_bytes)) = class_of(request.operation) else { return lane.forward(command) };
-        let bytes = if has_bytes { request.length } else { 0 };
-        if self.changes.load(Ordering::Relaxed) == self.seen && self.lines[class].spend(bytes) {
+        let class = request.operation as usize;
+        if class <= WRITE
+            && self.changes.load(Ordering::Relaxed) == self.seen
+            && self.lines[class].spend(request.length)
+        {
             return lane.forward(command);
         }
-        self.submit_slowly(command, class, bytes, lane);
+        self.submit_slowly(command, lane);
     }
 
     fn end_waiting(&mut self, of: Controllers, why: Status, lane: &mut Lane<'_>) {
