@@ -31,6 +31,7 @@ mod model;
 mod orders;
 mod pages;
 mod patience;
+mod pause_target;
 mod persistent_event;
 mod queues;
 mod remote_queues;

@@ -119,6 +119,10 @@ impl Layer for Model {
         }
     }
 
+    fn is_idle(&self) -> bool {
+        self.disk().parked.is_empty()
+    }
+
     fn pass(&mut self, command: Command, lane: &mut Lane<'_>) {
         self.submit(command, lane);
     }
