@@ -57,7 +57,7 @@ const TIMES: u64 = 128;
 const DECISION: u64 = 64;
 const INTERACTIVE_DECISION: u64 = 64;
 
-/// Least time that is told from others: turns of a reactor take as long.
+/// Least time that differs from shorter ones: turns of a reactor take as long.
 const LEAST_NS: u64 = 20_000;
 
 /// Time for which a least time counts, at least; twice that at most.
