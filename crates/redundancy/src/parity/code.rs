@@ -7,6 +7,9 @@
 const LANES: usize = 16;
 const TURN: usize = LANES * 8;
 
+/// Bytes of each cell that are worked on together.
+const TILE: usize = 2048;
+
 /// Applies an operation on words to each word of `to` and `from`.
 #[inline(always)]
 fn each_word(to: &mut [u8], from: &[u8], operation: impl Fn(u64, u64) -> u64) {
@@ -26,8 +29,10 @@ fn each_word(to: &mut [u8], from: &[u8], operation: impl Fn(u64, u64) -> u64) {
 /// Multiplies each byte of a word by 2.
 #[inline(always)]
 fn double(word: u64) -> u64 {
+    // All bits of the bytes whose highest bit is set. Vector units have no product of 64 bits.
     let carry = word >> 7 & 0x0101_0101_0101_0101;
-    (word << 1 & 0xfefe_fefe_fefe_fefe) ^ carry.wrapping_mul(0x1d)
+    let mask = (carry << 8).wrapping_sub(carry);
+    (word << 1 & 0xfefe_fefe_fefe_fefe) ^ mask & 0x1d1d_1d1d_1d1d_1d1d
 }
 
 /// Multiplies each byte of a word by a constant.
@@ -145,11 +150,17 @@ impl<'a> Cells<'a> {
     /// Computes all parities from all data columns.
     pub(super) fn encode(&mut self) {
         let (columns, length) = (self.columns, self.length);
-        for role in columns..self.roles() {
-            self.bytes.copy_within((columns - 1) * length..columns * length, role * length);
-            for column in (0..columns - 1).rev() {
-                let (to, from) = self.two(role, column);
-                if role == columns { add(to, from) } else { double_add(to, from) }
+        // Tiles stay in the processor's first cache for all columns.
+        for start in (0..length).step_by(TILE) {
+            let tile = start..(start + TILE).min(length);
+            for role in columns..self.roles() {
+                let last = (columns - 1) * length;
+                self.bytes.copy_within(last + tile.start..last + tile.end, role * length + tile.start);
+                for column in (0..columns - 1).rev() {
+                    let (to, from) = self.two(role, column);
+                    let (to, from) = (&mut to[tile.clone()], &from[tile.clone()]);
+                    if role == columns { add(to, from) } else { double_add(to, from) }
+                }
             }
         }
     }
@@ -178,7 +189,9 @@ impl<'a> Cells<'a> {
             }
             (Some(x), Some(y)) => self.recover_two(x, y),
         }
-        self.encode();
+        if missing >> self.columns != 0 {
+            self.encode();
+        }
     }
 
     /// Computes two data columns from P and Q.

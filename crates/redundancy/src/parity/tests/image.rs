@@ -102,7 +102,7 @@ fn a_batch_is_these_bytes() {
     assert_eq!((head.sequence, head.blocks, found.as_slice()), (7, 3, &entries[..]));
 }
 
-/// Checks that a state of any bytes is read or refused, without a panic.
+/// Reads states of any bytes: they are read or refused, without a panic.
 #[test]
 fn no_state_is_too_strange() {
     let mut bytes = Vec::new();

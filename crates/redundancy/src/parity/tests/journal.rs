@@ -27,7 +27,7 @@ fn batch(sequence: u64, entries: &mut [Entry], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Checks that the ring is used round and round, and that no batch overwrites one that is still needed.
+/// Uses the ring round and round: no batch overwrites one that is still needed.
 #[test]
 fn the_head_never_comes_to_the_tail() {
     let mut random = Random::new(1);
@@ -96,7 +96,7 @@ fn batches_are_read_back_up_to_the_torn_one() {
         }
     };
     assert_eq!(read(&ring), (3, at));
-    // A byte of a batch that differs ends the ring in front of it. Padding of the last block does not.
+    // Any byte of a batch that differs ends the ring in front of it, but for the bytes that pad the last block.
     let content = BLOCK + 3 * 4096 + 512;
     for _ in 0..200 {
         let byte = random.below(content as u64) as usize;
@@ -106,7 +106,7 @@ fn batches_are_read_back_up_to_the_torn_one() {
     }
 }
 
-/// Checks that no content of a batch makes the reader do more than it may.
+/// Reads batches with impossible entries: the reader ends in front of them.
 #[test]
 fn entries_that_cannot_be_are_the_end() {
     let mut random = Random::new(3);

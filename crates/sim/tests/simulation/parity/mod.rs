@@ -1,5 +1,6 @@
 //! The parity function against the model: random commands, failures of members, crashes and power cuts.
 
+mod checksum;
 mod rig;
 
 use rig::{BLOCK, Rig};
@@ -209,6 +210,34 @@ fn unreadable_places_are_recovered() {
         assert!(status.contains(r#""losses":0"#), "{status}");
         rig.come_to_rest();
         rig.read_all();
+    }
+}
+
+/// Compares each read with the parities: with two a wrong block is corrected, with one it is an error.
+#[test]
+fn a_safe_read_never_returns_what_has_changed() {
+    for (members, parities) in [(3, 1), (4, 2), (6, 2)] {
+        let mut rig = Rig::with_options(9, members, parities, &[("safe_read", "true")]);
+        live(&mut rig, 300);
+        rig.come_to_rest();
+        rig.read_all();
+        let image = rig.image(1);
+        for row in [0, 8192, 81920] {
+            rig.disks[1].lock().write(row + 512, &[0x55; BLOCK as usize]);
+        }
+        let failed = rig.failed;
+        for first in (0..800).step_by(8) {
+            rig.submit_at(Operation::Read, first, 8);
+            rig.drain();
+        }
+        match parities {
+            1 => assert!(rig.failed > failed, "nothing shows which block is wrong"),
+            _ => {
+                rig.come_to_rest();
+                assert_eq!(rig.failed, failed);
+                assert!(rig.image(1) == image, "it is written again");
+            }
+        }
     }
 }
 
