@@ -184,6 +184,24 @@ impl Mirror {
         self.restart_copy();
     }
 
+    /// Handles a member that works, and cannot read these bytes: they are copied to it again. Returns false if no
+    /// other member has everything.
+    pub fn is_unreadable(&mut self, member: usize, bytes: &Range<u64>) -> bool {
+        let one = Members::one(member);
+        if self.member_state.current.without(one).is_empty() || !self.member_state.joined.covers(one) {
+            return false;
+        }
+        self.lose(member);
+        for number in self.set.regions.of(bytes) {
+            let wanted = self.set.regions.list[number].wanted;
+            self.mark(number..number + 1, wanted.with(one));
+        }
+        self.set.regions.make_stale(self.set.regions.of(bytes), one);
+        self.journal.make_barrier();
+        self.bring_back(one, false);
+        true
+    }
+
     /// Handles a member that reports the loss of acknowledged writes before its next read. The member is lost
     /// until it was copied to. If no other member has everything, the host's next Flush fails, and the others
     /// get the remaining contents.

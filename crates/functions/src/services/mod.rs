@@ -2,10 +2,12 @@
 //!
 //! Each implements [`Service`] in its own module and has one line in [`SERVICES`].
 
+mod checksum;
 mod encrypt;
 mod mirrored;
 mod parity;
 mod pass;
+mod poison;
 mod replicate;
 mod service;
 pub mod snapshot;
@@ -27,6 +29,8 @@ pub const SERVICES: &[Record] = &[
     Record::of::<Replicate>(),
     Record::of::<replicate::Equals>(),
     Record::of::<parity::ParityFunction>(),
+    Record::of::<checksum::Checksum>(),
+    Record::of::<poison::Poison>(),
     Record::of::<snapshot::Snapshot>(),
 ];
 

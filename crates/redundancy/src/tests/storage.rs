@@ -232,3 +232,20 @@ fn a_primary_that_is_not_there_at_the_start_is_not_served_without_an_order() {
     assert!(words.contains("{0}") && words.contains("not there"), "{words}");
     nothing_changes(&mut rig, 2);
 }
+
+/// Has a place that a member cannot read copied to it again, from any member to any.
+#[test]
+fn a_place_that_cannot_be_read_is_copied_again() {
+    let mut rig = Rig::new(11, 3, true);
+    rig.come_to_rest();
+    for member in 0..3 {
+        rig.rot(member, 8192);
+        let bytes = 8192..8704;
+        assert!(rig.mirror.is_unreadable(member, &bytes));
+        let readers = rig.mirror.readers(&bytes);
+        assert!(!readers.contains(member) && readers.iter().count() == 2, "{readers:?}");
+        rig.come_to_rest();
+    }
+    (0..2).for_each(|member| rig.mirror.lose(member));
+    assert!(!rig.mirror.is_unreadable(2, &(0..512)), "no other member has the data");
+}

@@ -6,6 +6,7 @@ mod balance;
 mod cache;
 mod chaos;
 mod check;
+mod checksum;
 mod classifier;
 mod cli;
 mod comings;

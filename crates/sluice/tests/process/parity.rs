@@ -109,7 +109,7 @@ fn a_drive_with_two_parities_survives_crashes_and_two_lost_members() {
     survives(5, 2);
 }
 
-/// Checks that the drive has the size of its data columns, and that another chunk or number of parities is refused.
+/// Checks the size of the drive, that of its data columns, and the refusal of another number of parities.
 #[test]
 fn another_shape_is_refused() {
     let mut daemon = Daemon::start("");

@@ -58,6 +58,13 @@ impl Replicate {
                 set.mirror.has_lost_writes(member);
                 call.cookie[0] = call.cookie[0] & !(1 << member) | AGAIN;
             }
+            // A place that cannot be read is written again. The member has the rest.
+            Some(set) if call.status.same_code(Status::UNRECOVERED_READ_ERROR) => {
+                let bytes = call.request.offset..call.request.end();
+                if !set.mirror.is_unreadable(member, &bytes) {
+                    set.mirror.lose(member);
+                }
+            }
             Some(set) => set.mirror.lose(member),
             None => {}
         }

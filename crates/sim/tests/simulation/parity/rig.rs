@@ -12,6 +12,9 @@ pub(super) const BLOCK: u64 = 512;
 /// Bytes of a member: two regions.
 pub(super) const SIZE: u64 = (1 << 20) + (256 << 10);
 pub(super) const LOG: u64 = 3 << 20;
+/// Bytes of a group of blocks with checksums, and more.
+const CHECKED: u64 = (2 << 20) + (16 << 10);
+
 /// Bytes of a chunk.
 const CHUNK: usize = 8 << 10;
 const ARENA: usize = 12 << 20;
@@ -43,7 +46,12 @@ pub(super) struct Rig {
     pub(super) random: Random,
     pub(super) members: usize,
     pub(super) parities: usize,
+    function: &'static str,
     options: Options,
+    /// Blocks of the smallest command, and bytes that the power does not tear.
+    unit: u64,
+    pub(super) atom: u64,
+    blocks: u64,
     session: Session,
     memory: Buffers,
     /// Members, and the log.
@@ -71,9 +79,9 @@ pub(super) struct Rig {
     pub(super) failed: u64,
 }
 
-fn session(options: &Options) -> (Session, Buffers) {
+fn session(function: &str, options: &Options) -> (Session, Buffers) {
     let function =
-        sluice_functions::make("parity", options, &Default::default()).expect("they are good ones");
+        sluice_functions::make(function, options, &Default::default()).expect("they are good ones");
     let memory = SharedRegion::new("arena", ARENA).expect("memory");
     (Session::new(function, ARENA), Buffers::new(memory))
 }
@@ -96,13 +104,40 @@ impl Rig {
         let own = [("parity", parity.as_str()), ("chunk", "8KiB")];
         let options = own.iter().chain(more).map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         let options = Options::new(options);
-        let (session, memory) = session(&options);
         let blocks = SIZE / BLOCK * (members - parities) as u64;
+        Self::of("parity", options, disks, parities, 1, blocks, random)
+    }
+
+    /// Creates the function `checksum` over one disk.
+    pub(super) fn checksum(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let disks = vec![disk(2 * CHECKED, &mut random, false)];
+        let size = (sluice_functions::service("checksum").expect("it is there").size)(&Options::default());
+        let blocks = size.expect("it has a size of its own").over(&[2 * CHECKED]) / BLOCK;
+        Self::of("checksum", Options::default(), disks, 0, 8, blocks, random)
+    }
+
+    fn of(
+        function: &'static str,
+        options: Options,
+        disks: Vec<SimDisk>,
+        parities: usize,
+        unit: u64,
+        blocks: u64,
+        random: Random,
+    ) -> Self {
+        let (session, memory) = session(function, &options);
+        let members = disks.len() - usize::from(parities > 0);
+        let noise = random.clone().next_u64() as u8 | 1;
         let mut rig = Self {
             random,
             members,
             parities,
+            function,
             options,
+            unit,
+            atom: BLOCK,
+            blocks,
             session,
             memory,
             disks,
@@ -114,7 +149,7 @@ impl Rig {
             commands: vec![(0, None); SLOTS],
             model: ModelNamespace::new(blocks, true),
             next_tag: 1,
-            noise: seed as u8 | 1,
+            noise,
             ready: None,
             words: None,
             media: 0.0,
@@ -132,11 +167,11 @@ impl Rig {
     }
 
     pub(super) fn blocks(&self) -> u64 {
-        SIZE / BLOCK * (self.members - self.parities) as u64
+        self.blocks
     }
 
     fn show_layers(&mut self) {
-        for number in 0..=self.members {
+        for number in 0..self.disks.len() {
             let below = Submission {
                 kind: kind::BELOW,
                 stage: number as u8,
@@ -246,7 +281,9 @@ impl Rig {
             _ => self.random.below(160),
         };
         let most = if self.random.one_in(8) { 256 } else { 24 };
-        (first, self.random.between(1, most).min(blocks - first))
+        let first = first / self.unit * self.unit;
+        let length = self.random.between(1, most).next_multiple_of(self.unit);
+        (first, length.min(blocks - first))
     }
 
     /// Submits a random command of the host, if a slot is free.
@@ -355,6 +392,7 @@ impl Rig {
         let about = Submission { tag: asked.reply.tag, status: status.0, ..entry::about(&asked.request) };
         match asked.reply.disposition {
             disposition::REQUEST => self.show(&Submission { kind: kind::DONE, ..about }),
+            disposition::FORWARD => self.finish(asked.reply.tag, status),
             _ => {
                 let returned = Submission {
                     kind: kind::RETURNED,
@@ -386,9 +424,11 @@ impl Rig {
                     Operation::Write => self.memory.bytes(asked.data, length).expect("it is there").to_vec(),
                     _ => vec![0; length],
                 };
-                for (number, block) in data.chunks(BLOCK as usize).enumerate() {
+                for (at, block) in
+                    (request.offset..).step_by(self.atom as usize).zip(data.chunks(self.atom as usize))
+                {
                     if self.random.chance(chance) {
-                        self.disks[layer].lock().write(request.offset + number as u64 * BLOCK, block);
+                        self.disks[layer].lock().write(at, block);
                     }
                 }
                 if request.fua && chance == 1.0 {
@@ -413,7 +453,7 @@ impl Rig {
         }
         self.commands.iter_mut().for_each(|(_, command)| *command = None);
         self.words = None;
-        (self.session, self.memory) = session(&self.options);
+        (self.session, self.memory) = session(self.function, &self.options);
     }
 
     /// Sends the function its layers. Returns whether it serves.
