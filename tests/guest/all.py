@@ -17,6 +17,7 @@ import test_encrypt
 import test_faults
 import test_firmware
 import test_groups
+import test_holder
 import test_hotplug
 import test_manage
 import test_monitor
@@ -68,6 +69,8 @@ def main():
                      seconds=600 if options.full else test_absence.SECONDS)
     test_upgrade.run(report, guest.KERNELS if options.full else ("6.12",),
                      upgrades=100 if options.full else test_upgrade.UPGRADES)
+    test_holder.run(report, guest.KERNELS if options.full else ("6.12",),
+                    deaths=200 if options.full else test_holder.DEATHS)
     test_tls.run(report, ("6.12", "7.3") if options.full else ("6.12",), test_tls.ENDS if options.full else ("host",))
     test_tcp_auth.run(report, test_tcp_auth.KERNELS if options.full else ("6.12",), options.full)
     test_resv.run(report, guest.KERNELS if options.full else ("6.12",))
