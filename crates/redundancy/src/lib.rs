@@ -1,3 +1,5 @@
+//! Sets of storage that survive the loss of members. [`parity`] has arrays with parities.
+//!
 //! Copies that stay equal: a metadata log, a dirty-region log, member generations, and resync.
 //!
 //! A *set* has members 0 to n, each with the same contents, and a log on its own storage. [`Mirror`] decides

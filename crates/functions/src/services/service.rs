@@ -63,7 +63,10 @@ pub trait Service {
 
 /// Size of a function over layers of some sizes, bytes.
 #[derive(Clone)]
-pub struct SizeOf(Arc<dyn Fn(&[u64]) -> u64 + Send + Sync>);
+pub struct SizeOf(Arc<Size>);
+
+/// Function of the sizes of the layers.
+type Size = dyn Fn(&[u64]) -> u64 + Send + Sync;
 
 impl SizeOf {
     pub fn new(of: impl Fn(&[u64]) -> u64 + Send + Sync + 'static) -> Self {

@@ -198,7 +198,8 @@ impl<'a> Cells<'a> {
     fn recover_two(&mut self, x: usize, y: usize) {
         let (p, q) = (self.columns, self.columns + 1);
         // Cell x becomes P without the other columns: Dx + Dy. Cell y becomes Q without them: g^x Dx + g^y Dy.
-        (self.copy(p, x), self.copy(q, y));
+        self.copy(p, x);
+        self.copy(q, y);
         for column in (0..self.columns).filter(|column| *column != x && *column != y) {
             let (to, from) = self.two(x, column);
             add(to, from);

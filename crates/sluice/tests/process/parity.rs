@@ -12,11 +12,13 @@ const STEP: usize = 96 << 10;
 fn drive(members: usize, parity: usize) -> String {
     let layer =
         |name: String, size: &str| format!("{{ target = \"file\", path = \"{name}\", size = \"{size}\" }}");
+    // Both places are the same to the host.
+    let place = if parity == 2 { "process" } else { "daemon" };
     let layers = (1..members).map(|member| layer(format!("m{member}"), "8MiB"));
     let layers: Vec<String> = layers.chain([layer("mlog".to_owned(), "4MiB")]).collect();
     format!(
         "[[drive]]\nname = \"disk\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"m0\"\nsize = \"8MiB\"\n\
-         functions = [ {{ kind = \"uif\", function = \"parity\", place = \"daemon\", labels = true, \
+         functions = [ {{ kind = \"uif\", function = \"parity\", place = \"{place}\", labels = true, \
          options = {{ parity = \"{parity}\", chunk = \"16KiB\" }}, layers = [ {} ] }} ]\n",
         layers.join(", ")
     )
@@ -131,4 +133,37 @@ fn another_shape_is_refused() {
     daemon.declare("", &drive(4, 1));
     daemon.restart();
     assert!(read_all(&daemon, MIB) == pattern(MIB, 1));
+}
+
+/// Exchanges two members, and brings an older copy of one back: the first is refused, the second is computed anew.
+#[test]
+fn a_wrong_member_is_refused_and_an_older_one_is_computed() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    daemon.declare("", &drive(3, 1));
+    daemon.restart();
+    write(&daemon, 0, &pattern(MIB, 1), true);
+    daemon.stop();
+    let folder = daemon.folder.path().to_owned();
+    let exchange = || {
+        std::fs::rename(folder.join("m1"), folder.join("aside")).expect("it can");
+        std::fs::rename(folder.join("m2"), folder.join("m1")).expect("it can");
+        std::fs::rename(folder.join("aside"), folder.join("m2")).expect("it can");
+    };
+    let older = std::fs::read(folder.join("m1")).expect("it is there");
+    exchange();
+    daemon.restart();
+    let error = daemon.fails(&["drive", "open", "disk"]);
+    assert!(error.contains("member 2") && error.contains("is in the place of member 1"), "{error}");
+    daemon.stop();
+    exchange();
+    daemon.restart();
+    write(&daemon, 0, &pattern(MIB, 2), true);
+    daemon.stop();
+    std::fs::write(folder.join("m1"), older).expect("room");
+    daemon.restart();
+    assert!(read_all(&daemon, MIB) == pattern(MIB, 2), "nothing of the older copy is read");
+    assert!(daemon.log().contains("older copy"), "{}", daemon.log());
+    wait_for("the member to be computed", || status(&daemon).contains("\"state\":\"in sync\""));
+    daemon.stop();
 }
