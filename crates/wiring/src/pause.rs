@@ -107,10 +107,14 @@ impl WiredDrive {
         self.clear(nsid)?;
         store()?;
         self.swap(nsid, prepared, may_differ)?;
-        if let Some(stack) =
-            self.stacks_mut().get_mut(nsid as usize - 1).and_then(|stacks| stacks.first_mut())
-        {
-            stack.target = control;
+        let former = {
+            let mut stacks = self.stacks_mut();
+            let stack = stacks.get_mut(nsid as usize - 1).and_then(|stacks| stacks.first_mut());
+            std::mem::replace(&mut stack.ok_or_else(closed)?.target, control)
+        };
+        if former.owes_flush_error() {
+            // No Flush of the new target fails for a loss of the former one.
+            self.change(move |drive, now_ns| drive.subsystem_mut().lose_writes(nsid, now_ns))?;
         }
         Ok(())
     }

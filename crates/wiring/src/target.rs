@@ -168,6 +168,11 @@ impl TargetControl {
         matches!(self, Self::File(control) if control.has_lost())
     }
 
+    /// Returns whether acknowledged writes may be lost, and not every host has been notified.
+    pub(super) fn owes_flush_error(&self) -> bool {
+        self.has_lost() || matches!(self, Self::NvmeTcp(remote) if remote.has_lost())
+    }
+
     /// Returns the bytes of the target's file, visible to hosts or not. May block.
     pub(super) fn file_size(&self) -> Result<Option<Size>, ApiError> {
         match self {

@@ -1,7 +1,10 @@
 //! Drives that a file describes: applied as a whole, compared, and exported.
 
 use crate::common::{Daemon, namespace};
+use crate::load::under_load;
 use crate::nvme::pattern;
+use sluice_api::client::Client;
+use sluice_control::drives::{Applied, ApplyRequest, Plan};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
@@ -79,6 +82,34 @@ fn a_file_is_compared_applied_and_exported() {
     daemon.restart();
     assert_eq!(names(&daemon), set(&["fixed", "web"]));
     assert_eq!(compare(&daemon, &["--prune"]), (Some(0), "no difference\n".to_owned()));
+}
+
+/// Attaches, moves and detaches functions, and resizes, while a host has commands in flight.
+#[test]
+fn functions_and_sizes_are_changed_under_load() {
+    let daemon = Daemon::start("");
+    let described =
+        |mib: u64, functions: &str| drive("demo", mib) + &format!("functions = [ {functions} ]\n");
+    let process = "{ kind = \"uif\", function = \"pass\" }";
+    let inside = "{ kind = \"uif\", function = \"pass\", place = \"daemon\" }";
+    let path = file(&daemon, &described(16, ""));
+    daemon.ok(&["apply", "-f", &path]);
+    let client = Client::new(daemon.api());
+    under_load(&daemon, || async {
+        for (mib, functions) in [
+            (16, process.to_owned()),
+            (17, format!("{inside}, {process}")),
+            (18, inside.to_owned()),
+            (18, String::new()),
+        ] {
+            let text = described(mib, &functions);
+            let request = ApplyRequest { file: path.clone().into(), text, ..ApplyRequest::default() };
+            let applied: Applied = client.post("/v1/apply", &request).await.expect("applied");
+            assert!(!applied.changes.is_empty());
+            let plan: Plan = client.post("/v1/diff", &request).await.expect("a plan");
+            assert_eq!(plan, Plan::default());
+        }
+    });
 }
 
 /// Checks an apply whose last drive cannot be made: its file is in use.
