@@ -4,7 +4,7 @@ use super::file::{Config, faulty, shape};
 use super::locate::Document;
 use super::{Metrics, Page, Settings, Tcp};
 use sluice_spec::error::ApiError;
-use sluice_spec::{Fault, SharedSpec};
+use sluice_spec::{Fault, GroupSpec, SharedSpec};
 use std::path::{Path, PathBuf};
 
 /// Parts of its configuration with which a daemon was started, besides drives.
@@ -15,6 +15,8 @@ pub struct Served {
     pub metrics: Metrics,
     pub page: Page,
     pub shared: Vec<SharedSpec>,
+    /// Groups as they are now.
+    pub groups: Vec<GroupSpec>,
 }
 
 /// The text of a configuration file with the drives that it describes.
@@ -38,11 +40,12 @@ impl<'a> Described<'a> {
     pub fn read(text: &'a str, file: &Path, served: &Served) -> Result<Self, ApiError> {
         let (document, mut config) = shape(text, file)?;
         let differs = config.differs(served);
-        let Config { daemon, tcp, metrics, page, shared, .. } = &mut config;
+        let Config { daemon, tcp, metrics, page, shared, groups, .. } = &mut config;
         daemon.clone_from(&served.daemon);
         tcp.clone_from(&served.tcp);
         (*metrics, *page) = (served.metrics.clone(), served.page.clone());
         shared.clone_from(&served.shared);
+        groups.clone_from(&served.groups);
         let described = Self { document, file: file.to_owned(), config };
         match differs.into_iter().chain(described.config.faults()).next() {
             Some(fault) => Err(described.fault(fault)),
@@ -78,6 +81,14 @@ impl Config {
                         .hint("declare it in its configuration file, and restart it")
                         .inside("shared", index),
                 );
+            }
+        }
+        for (index, group) in self.groups.iter().enumerate() {
+            if !served.groups.contains(group) {
+                let words =
+                    format!("the running daemon has no such group `{}`, or it has other limits", group.name);
+                let fault = Fault::at_key("name", words);
+                faults.push(fault.hint("use `sluice group set` first").inside("group", index));
             }
         }
         faults

@@ -4,7 +4,7 @@ use super::Tcp;
 use serde_json::{Map, Value};
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
-use sluice_spec::{DriveSpec, SharedSpec};
+use sluice_spec::{DriveSpec, GroupSpec, SharedSpec};
 use std::fmt::Write;
 
 /// Parts of a daemon that its configuration file would have.
@@ -13,6 +13,7 @@ pub struct Exported {
     pub cores: Vec<usize>,
     pub tcp: Tcp,
     pub shared: Vec<SharedSpec>,
+    pub groups: Vec<GroupSpec>,
     pub drives: Vec<DriveSpec>,
 }
 
@@ -46,6 +47,11 @@ pub fn write(exported: &Exported) -> Result<String, ApiError> {
     for shared in &exported.shared {
         line(&mut text, "[[shared]]");
         keys(&object(shared)?, &mut text)?;
+        text.push('\n');
+    }
+    for group in &exported.groups {
+        line(&mut text, "[[group]]");
+        keys(&object(group)?, &mut text)?;
         text.push('\n');
     }
     for drive in &exported.drives {
@@ -189,6 +195,9 @@ mod tests {
             type = "memory-pool"
             size = "1GiB"
             reactor = 1
+            [[group]]
+            name = "gold"
+            limits = { iops = 1000, write_bandwidth = "10MB" }
             [[drive]]
             name = "web"
             serial = "A\"B"
@@ -222,7 +231,8 @@ mod tests {
         };
         let was = read(text);
         let (cores, tcp) = (was.daemon.cores.clone(), was.tcp.clone());
-        let exported = Exported { cores, tcp, shared: was.shared.clone(), drives: was.drives.clone() };
+        let (shared, groups, drives) = (was.shared.clone(), was.groups.clone(), was.drives.clone());
+        let exported = Exported { cores, tcp, shared, groups, drives };
         let is = read(&write(&exported).expect("it can be written"));
         assert_eq!(is, was);
     }

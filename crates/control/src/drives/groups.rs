@@ -93,6 +93,12 @@ impl Drives {
         self.engine.groups().into_iter().map(|status| view(&declared, status)).collect()
     }
 
+    /// Returns the descriptions of all groups, by name.
+    pub(super) fn group_specs(&self) -> Vec<GroupSpec> {
+        let spec = |GroupView { name, limits, .. }| GroupSpec { name, limits };
+        self.groups().into_iter().map(spec).collect()
+    }
+
     /// Returns a group.
     pub fn group(&self, name: &str) -> Result<GroupView, ApiError> {
         let all = self.groups();

@@ -19,6 +19,7 @@ impl Drives {
             cores: if names_reactor { self.settings.cores.clone() } else { Vec::new() },
             tcp: if is_remote { self.tcp.clone() } else { Tcp::default() },
             shared: self.shared.clone(),
+            groups: self.group_specs(),
             drives,
         };
         Ok(format!("{ABOUT}\n{}", write(&exported)?))

@@ -161,6 +161,7 @@ impl Drives {
             metrics: self.metrics.clone(),
             page: self.page.clone(),
             shared: self.shared.clone(),
+            groups: self.group_specs(),
         }
     }
 
