@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Deaths of the daemon under a guest's load, beside a holder: the guest sees a pause and nothing else. It is the same QEMU all
-the time. With `--at-start` there are further deaths while the guest's firmware and driver start.
+the time. With `--at_start` there are further deaths while the guest's firmware and driver start.
 
-  test_holder.py [--kernels 6.1 6.12 7.3] [--deaths 200] [--at-start 12]
+  test_holder.py [--kernels 6.1 6.12 7.3] [--deaths 200] [--at_start 12]
 """
 
 import os
