@@ -76,7 +76,10 @@ impl Socket {
     /// process that handed over has ended.
     pub fn go_on(drive: &mut Drive) {
         let (sockets, subsystem) = drive.frontends_mut::<Self>();
-        sockets.for_each(|socket| socket.port.go_on());
+        sockets.for_each(|socket| {
+            socket.controller.look_at_all();
+            socket.port.go_on();
+        });
         subsystem.resume();
     }
 

@@ -265,17 +265,29 @@ impl Controller {
     #[inline(always)]
     pub(crate) fn post_to(&mut self, id: u16, entry: CompletionEntry) {
         let Some(cq) = &mut self.cqs[usize::from(id)] else { return };
-        match cq.service {
-            Service::On => {}
-            Service::Kept => return self.hold_result(entry),
-            Service::Unmapped => return self.hold_completion(id, entry),
-            Service::Over => return cq.unreserve(1),
+        if cq.service != Service::On {
+            return self.post_later(id, entry);
         }
         cq.post(entry);
         if let Some(vector) = cq.vector {
             self.signal(vector);
         }
         self.note_queue(id);
+    }
+}
+
+impl Controller {
+    /// Holds a completion entry for a queue to which nothing is posted now, or drops it.
+    #[cold]
+    #[inline(never)]
+    fn post_later(&mut self, id: u16, entry: CompletionEntry) {
+        let Some(cq) = &mut self.cqs[usize::from(id)] else { return };
+        match cq.service {
+            Service::On => cq.post(entry),
+            Service::Kept => self.hold_result(entry),
+            Service::Unmapped => self.hold_completion(id, entry),
+            Service::Over => cq.unreserve(1),
+        }
     }
 }
 

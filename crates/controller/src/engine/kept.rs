@@ -104,6 +104,10 @@ impl Controller {
     #[cold]
     pub(crate) fn repeat(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
         let repeats = self.kept.as_mut().map(|kept| std::mem::take(&mut kept.repeats)).unwrap_or_default();
+        if subsystem.is_held() && !repeats.is_empty() {
+            self.kept.get_or_insert_default().repeats = repeats;
+            return self.make_due(0);
+        }
         for command in repeats {
             let (entry, id) = (*subsystem.entry(&command), subsystem.slab().slot(&command).origin.sq);
             if !self.serves() {

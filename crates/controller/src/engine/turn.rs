@@ -121,15 +121,15 @@ impl Controller {
             self_test::advance(self, subsystem, now_ns);
         }
         self.expire_interrupts(now_ns);
-        if !subsystem.is_held() {
-            self.repeat(subsystem, space, now_ns);
-        }
         self.check_unmapped_queues(now_ns);
         patience::expire(self, subsystem, now_ns);
         if self.owes_completions(subsystem) {
             self.features.note_activity(now_ns);
         }
         self.note_deadline(subsystem);
+        if self.kept.is_some() {
+            self.repeat(subsystem, space, now_ns);
+        }
         if self.features.keep_alive_expired(now_ns) {
             self.keep_alive_expired();
         }

@@ -254,8 +254,7 @@ impl Controller {
         ];
         // The compiler unrolls this loop, which is part of every turn that had work.
         let timers = all.iter().fold(u64::MAX, |earliest, at| earliest.min(at.unwrap_or(u64::MAX)));
-        let repeats = self.kept.as_ref().is_some_and(|kept| !kept.repeats.is_empty());
-        if repeats { 0 } else { timers.min(self.patience.next_ns()) }
+        timers.min(self.patience.next_ns())
     }
 
     /// Computes the next deadline, since timers may have changed. Later turns compare the clock with it.

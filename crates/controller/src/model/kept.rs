@@ -10,6 +10,11 @@ use sluice_nvme::CompletionEntry;
 use std::os::fd::BorrowedFd;
 
 impl Controller {
+    /// Makes all work due in the next turn: commands of a dead process are repeated then.
+    pub fn look_at_all(&mut self) {
+        self.make_due(0);
+    }
+
     /// Begins to hold results of admin commands until they are [released](Self::release_results).
     pub fn keep(&mut self) {
         self.kept.get_or_insert_default();

@@ -104,7 +104,7 @@ impl Controller {
     }
 
     /// Publishes the head of a submission queue to a successor of this process.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn note_head(&mut self, id: u16) {
         if let Some(sq) = &self.sqs[usize::from(id)] {
             self.handover.get_mut().sqs[usize::from(id)].index = sq.head;
