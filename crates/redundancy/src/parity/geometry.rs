@@ -19,7 +19,7 @@ pub struct Geometry {
     pub members: usize,
     /// Number of parities: 1 (RAID-5) or 2 (RAID-6).
     pub parities: usize,
-    /// Bytes of a chunk, a multiple of [`CHUNK_UNIT`].
+    /// Bytes of a chunk, a multiple of `CHUNK_UNIT`.
     pub chunk: u64,
 }
 

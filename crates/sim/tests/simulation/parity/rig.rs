@@ -550,7 +550,7 @@ impl Rig {
                 let data = cells[(first + self.parities + column) % self.members];
                 for ((p, q), data) in p.iter_mut().zip(&mut q).zip(data) {
                     // Q is the sum of g^i times column i, by Horner's rule.
-                    (*p, *q) = (*p ^ data, *q << 1 ^ (*q >> 7) * 0x1d ^ data);
+                    (*p, *q) = (*p ^ data, (*q << 1) ^ ((*q >> 7) * 0x1d) ^ data);
                 }
             }
             assert!(p == cells[first], "P of row {row:#x}");
