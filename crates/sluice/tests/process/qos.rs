@@ -117,7 +117,8 @@ fn two_drives_of_a_group_share_its_limit() {
     let found = groups(&daemon);
     assert_eq!((found[0].members, found[0].waited), (2, before));
     daemon.ok(&["group", "set", "gold", "--iops", "20"]);
-    assert!(reads(&mut drives[0], 11) >= Duration::from_millis(488), "ten of twenty a second");
+    // Two of them may pass their slots, as above.
+    assert!(reads(&mut drives[0], 11) >= Duration::from_millis(388), "ten of twenty a second");
     drop((drives, hosts));
     daemon.crash();
     daemon.restart();
