@@ -73,12 +73,7 @@ impl Controller {
         }
         // In flight from now on, so that they are not lost if this process dies, too.
         let repeats = live.iter().filter_map(|it| self.admit_again(subsystem, it)).collect();
-        let kept = self.kept.get_or_insert_default();
-        (kept.repeats, kept.results) = (repeats, results);
-        if let Some(cq) = &mut self.cqs[0] {
-            cq.reserve(self.kept.as_ref().map_or(0, |kept| kept.results.len() as u32));
-        }
-        self.hold_results();
+        self.take_remains(repeats, results);
         // The host may have these entries, which do not change by being written again.
         self.release_results();
         let queues: Vec<u16> = self.sqs.iter().flatten().map(|sq| sq.id).collect();
@@ -103,10 +98,9 @@ impl Controller {
     /// fails with Internal Error: its outcome is unknown.
     #[cold]
     pub(crate) fn repeat(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
-        let repeats = self.kept.as_mut().map(|kept| std::mem::take(&mut kept.repeats)).unwrap_or_default();
+        let repeats = self.take_repeats();
         if subsystem.is_held() && !repeats.is_empty() {
-            self.kept.get_or_insert_default().repeats = repeats;
-            return self.make_due(0);
+            return self.put_back_repeats(repeats);
         }
         for command in repeats {
             let (entry, id) = (*subsystem.entry(&command), subsystem.slab().slot(&command).origin.sq);

@@ -127,7 +127,7 @@ impl Controller {
             self.features.note_activity(now_ns);
         }
         self.note_deadline(subsystem);
-        if self.kept.is_some() {
+        if self.is_kept() {
             self.repeat(subsystem, space, now_ns);
         }
         if self.features.keep_alive_expired(now_ns) {

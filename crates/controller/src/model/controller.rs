@@ -77,7 +77,7 @@ pub struct Controller {
     /// Number of I/O queues of each kind that the host may have.
     io_queues: u16,
     /// State of a controller whose record is kept, in case that this process dies.
-    pub(crate) kept: Option<Box<Kept>>,
+    pub(super) kept: Option<Box<Kept>>,
 }
 
 impl Controller {

@@ -5,7 +5,9 @@
 //! whose stores cost the data path nothing more.
 
 use crate::model::Controller;
+use crate::state::kept::Kept;
 use crate::state::queue::Service;
+use sluice_command::Command;
 use sluice_nvme::CompletionEntry;
 use std::os::fd::BorrowedFd;
 
@@ -31,6 +33,32 @@ impl Controller {
         }
         // Commands of a dead process are repeated nevertheless.
         self.kept.take_if(|kept| kept.repeats.is_empty());
+    }
+
+    /// Returns whether the controller is kept, or has commands to repeat.
+    #[inline]
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// Takes the commands of a dead process that are to be repeated.
+    pub(crate) fn take_repeats(&mut self) -> Vec<Command> {
+        self.kept.as_mut().map(|kept| std::mem::take(&mut kept.repeats)).unwrap_or_default()
+    }
+
+    /// Puts commands back that cannot be repeated yet.
+    pub(crate) fn put_back_repeats(&mut self, repeats: Vec<Command>) {
+        self.kept.get_or_insert_default().repeats = repeats;
+        self.make_due(0);
+    }
+
+    /// Sets the remains of a dead process: commands to repeat, and results that the host may have.
+    pub(crate) fn take_remains(&mut self, repeats: Vec<Command>, results: Vec<CompletionEntry>) {
+        if let Some(cq) = &mut self.cqs[0] {
+            cq.reserve(results.len() as u32);
+        }
+        *self.kept.get_or_insert_default() = Box::new(Kept { results, repeats });
+        self.hold_results();
     }
 
     /// Returns whether results wait until a record is kept.
