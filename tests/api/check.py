@@ -37,6 +37,8 @@ BODIES = {
     ("post", "/v1/drives/{name}/functions/{number}/control"): {"text": "status"},
     ("post", "/v1/drives/{name}/ana"): {"state": "non-optimized"},
     ("post", "/v1/jobs/{id}/pace"): {"mib_s": 1, "priority": "low"},
+    ("post", "/v1/diff"): {"file": "/drives.toml", "text": "# no drive\n"},
+    ("post", "/v1/apply"): {"file": "/drives.toml", "text": "# no drive\n"},
 }
 
 # Drive with a job that does not end in the time of this test: a write to its second copy takes a second.
@@ -46,11 +48,12 @@ COPIED = {"name": "copied", "namespaces": [{"target": "memory", "size": "64MiB",
         {"target": "memory", "size": "4MiB"}]}]}]}
 
 # Operations that are refused here, in the declared way: no host has created a namespace, no function is in a process,
-# the function takes no orders, the drive has one way only, and a mirror is not handed over in an upgrade. All others succeed.
+# the function takes no orders, the drive has one way only, a mirror is not handed over in an upgrade, a drive without
+# functions has no limits, and a null target replaces nothing. All others succeed.
 REFUSED = {
     ("delete", "/v1/drives/{name}/namespaces/{nsid}"), ("post", "/v1/drives/{name}/functions/restart"),
     ("post", "/v1/drives/{name}/functions/{number}/control"), ("post", "/v1/drives/{name}/ana"),
-    ("post", "/v1/upgrade"),
+    ("post", "/v1/upgrade"), ("put", "/v1/drives/{name}/limits"), ("put", "/v1/drives/{name}/targets/{nsid}"),
 }
 
 CONFIG = """
