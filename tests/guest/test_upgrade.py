@@ -61,7 +61,8 @@ check "direct I/O saw no error, and every byte is right" ends $direct /tmp/direc
 check "neither did synced writes" ends $synced /tmp/synced
 note pause "the longest command took $(cut -d';' -f 39 /tmp/direct | tail -1) us to read, $(cut -d';' -f 80 /tmp/direct | tail -1) us to write"
 check "a new namespace size arrives" host grow
-within 10 test "$(cat /sys/block/$N/size)" = 262144 || fail "the guest sees the new size"
+sized() { [ "$(cat /sys/block/$N/size)" = 262144 ]; }
+within 10 sized || fail "the guest sees the new size"
 check "umount" umount /mnt/a
 check "e2fsck" e2fsck -fn /dev/$N
 check "no complaint in the kernel log" quiet_log 'timeout|I/O [Ee]rror|aborting|resetting|Remounting'
