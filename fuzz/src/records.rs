@@ -64,7 +64,7 @@ fn subsystem(input: &mut Input<'_>) {
         let read = SubsystemRecord::decode(&again, 0).expect("it was written here");
         assert_eq!(read.encode(0), again);
         // The subsystem may have other namespaces.
-        let _ = new_subsystem().take_over(record, 0);
+        let _ = new_subsystem().take_over(record, true, 0);
     }
 }
 
