@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Deaths of the daemon under a guest's load, beside a holder: the guest sees a pause and nothing else. It is the same QEMU all
-the time. With `--at_start` there are further deaths while the guest's firmware and driver start.
+the time. The first deaths come while the guest's firmware and driver start.
 
   test_holder.py [--kernels 6.1 6.12 7.3] [--deaths 200] [--at_start 12]
 """
@@ -14,7 +14,7 @@ import sluice
 from report import by_kernels
 
 DEATHS = 20
-DEATHS_AT_START = 0
+DEATHS_AT_START = 12
 BETWEEN_S = 0.3
 
 SCRIPT = """
@@ -59,18 +59,29 @@ def boot(report, folder, kernel, deaths, at_start):
     image = os.path.join(folder, "disk.img")
     daemon = sluice.Daemon(folder, {"a": [sluice.Namespace("file", "64MiB", 512, image)]}, holder=True)
     with sluice.Holder(folder), daemon:
-        starting = threading.Thread(target=die, args=(daemon, at_start))
+        started, over = threading.Event(), threading.Event()
+
+        def start():
+            die(daemon, at_start)
+            started.set()
+            over.wait()  # a daemon ends with the thread that has started it: see guest.die_with_parent
+
+        starting = threading.Thread(target=start)
         seconds = int(deaths * (BETWEEN_S + 0.5) + 10)
         steps = {
-            "started": starting.join,
+            "started": started.wait,
             "deaths": lambda: die(daemon, deaths),
             "grow": lambda: daemon.resize("a", 1, "128MiB"),
         }
         script = "SECONDS_OF_LOAD=%d\n" % seconds + VERIFIED + SCRIPT
         run = guest.Guest(kernel, script, daemon.sockets(), timeout_s=2 * seconds + 120, steps=steps)
         starting.start()
-        report.guest(run, "deaths of the daemon")
-        report.ended(daemon, "deaths of the daemon: ")
+        try:
+            report.guest(run, "deaths of the daemon")
+            report.ended(daemon, "deaths of the daemon: ")
+        finally:
+            over.set()
+            starting.join()
 
 
 def run(report, kernels=("6.12",), deaths=DEATHS, at_start=DEATHS_AT_START):

@@ -24,7 +24,7 @@ impl Controller {
             self.drain_mailbox(subsystem, now_ns);
         }
         if self.is_due(now_ns) {
-            self.expire(subsystem, space, now_ns);
+            self.expire(subsystem, now_ns);
         }
         if self.client_dma.is_some() {
             work += client_dma::advance(self, subsystem, space, now_ns);
@@ -116,7 +116,7 @@ impl Controller {
 
     /// Handles timers of self-tests, interrupts, unmapped queues, and Keep Alive.
     #[cold]
-    fn expire(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
+    fn expire(&mut self, subsystem: &mut Subsystem, now_ns: u64) {
         if !subsystem.is_held() {
             self_test::advance(self, subsystem, now_ns);
         }
@@ -127,9 +127,6 @@ impl Controller {
             self.features.note_activity(now_ns);
         }
         self.note_deadline(subsystem);
-        if self.is_kept() {
-            self.repeat(subsystem, space, now_ns);
-        }
         if self.features.keep_alive_expired(now_ns) {
             self.keep_alive_expired();
         }
