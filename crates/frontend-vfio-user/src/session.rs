@@ -127,9 +127,9 @@ impl Session {
     /// Takes handled messages from the socket, in which those of a kept session stay. Returns whether there were
     /// some.
     fn release(&mut self) -> Result<bool, Ended> {
-        let Some(progress) = self.progress.as_ref().filter(|progress| !progress.has_changed) else {
-            return Ok(false);
-        };
+        // A message that waits is not handled.
+        let is_handled = |progress: &&Progress| !progress.has_changed && self.waiting.is_none();
+        let Some(progress) = self.progress.as_ref().filter(is_handled) else { return Ok(false) };
         let (position, unreleased) = self.connection.position();
         let Some(first) = self.connection.first_unreleased() else { return Ok(false) };
         progress.taken(position, unreleased, &first);

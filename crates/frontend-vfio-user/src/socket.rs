@@ -74,13 +74,13 @@ impl Socket {
 
     /// Lets all sockets of a drive and its subsystem go on: after a hand-over that was called off, or after the
     /// process that handed over has ended.
-    pub fn go_on(drive: &mut Drive) {
+    pub fn go_on(drive: &mut Drive, now_ns: u64) {
         let (sockets, subsystem) = drive.frontends_mut::<Self>();
-        sockets.for_each(|socket| {
-            socket.controller.look_at_all();
-            socket.port.go_on();
-        });
         subsystem.resume();
+        sockets.for_each(|socket| {
+            socket.port.go_on();
+            socket.controller.repeat(subsystem, socket.port.space(), now_ns);
+        });
     }
 
     /// Begins to keep all sockets of a drive, and returns whether there are some.

@@ -132,7 +132,7 @@ impl WiredDrive {
         self.execute(move |drive, now_ns| drive.subsystem_mut().hold(now_ns + limit_ns))?;
         let suspended = self.suspend_held();
         if suspended.is_err() {
-            self.change(|drive, _| go_on(drive))?;
+            self.change(go_on)?;
         }
         suspended
     }
@@ -183,7 +183,7 @@ impl WiredDrive {
 
     /// Lets the drive go on.
     pub(super) fn continue_now(&self) -> Result<(), ApiError> {
-        self.change(|drive, _| go_on(drive))
+        self.change(go_on)
     }
 }
 
@@ -229,9 +229,9 @@ fn record(drive: &mut Drive, now_ns: u64) -> Result<Parts, HandOverError> {
 }
 
 /// Lets all front-ends of a drive, and its subsystem, go on.
-fn go_on(drive: &mut Drive) {
+fn go_on(drive: &mut Drive, now_ns: u64) {
     Hosts::go_on(drive);
-    Socket::go_on(drive);
+    Socket::go_on(drive, now_ns);
 }
 
 impl Parts {

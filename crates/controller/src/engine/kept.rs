@@ -25,7 +25,7 @@ pub struct Remains {
 
 impl Controller {
     /// Continues the controller of a process that has died, as [`take_over`](Self::take_over) does for one that
-    /// has handed over. The first turn repeats the commands that were in flight.
+    /// has handed over. The commands that were in flight wait until they are [repeated](Self::repeat).
     ///
     /// # Errors
     /// The record does not fit. The controller must not get a turn.
@@ -94,20 +94,13 @@ impl Controller {
         Some(command)
     }
 
-    /// Repeats the commands that were in flight when their process died. A command that may not be executed twice
-    /// fails with Internal Error: its outcome is unknown.
-    #[cold]
-    pub(crate) fn repeat(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
-        let repeats = self.take_repeats();
-        if subsystem.is_held() && !repeats.is_empty() {
-            return self.put_back_repeats(repeats);
-        }
-        for command in repeats {
+    /// Repeats the commands that were in flight when their process died, before the client is heard: it may unmap
+    /// their memory. A command that may not be executed twice fails with Internal Error: its outcome is unknown.
+    pub fn repeat(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
+        subsystem.begin_moving();
+        for command in self.take_repeats() {
             let (entry, id) = (*subsystem.entry(&command), subsystem.slab().slot(&command).origin.sq);
-            if !self.serves() {
-                // The host has reset the controller meanwhile.
-                complete::refuse(self, subsystem, command, Status::ABORTED_SQ_DELETION);
-            } else if !is_repeatable(id, &entry) {
+            if !is_repeatable(id, &entry) {
                 complete::refuse(self, subsystem, command, Status::INTERNAL_ERROR);
             } else if id == 0 {
                 admin::begin(self, subsystem, command, &entry, space, now_ns);

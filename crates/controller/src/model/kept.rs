@@ -12,11 +12,6 @@ use sluice_nvme::CompletionEntry;
 use std::os::fd::BorrowedFd;
 
 impl Controller {
-    /// Makes all work due in the next turn: commands of a dead process are repeated then.
-    pub fn look_at_all(&mut self) {
-        self.make_due(0);
-    }
-
     /// Begins to hold results of admin commands until they are [released](Self::release_results).
     pub fn keep(&mut self) {
         self.kept.get_or_insert_default();
@@ -35,21 +30,9 @@ impl Controller {
         self.kept.take_if(|kept| kept.repeats.is_empty());
     }
 
-    /// Returns whether the controller is kept, or has commands to repeat.
-    #[inline]
-    pub(crate) fn is_kept(&self) -> bool {
-        self.kept.is_some()
-    }
-
     /// Takes the commands of a dead process that are to be repeated.
     pub(crate) fn take_repeats(&mut self) -> Vec<Command> {
         self.kept.as_mut().map(|kept| std::mem::take(&mut kept.repeats)).unwrap_or_default()
-    }
-
-    /// Puts commands back that cannot be repeated yet.
-    pub(crate) fn put_back_repeats(&mut self, repeats: Vec<Command>) {
-        self.kept.get_or_insert_default().repeats = repeats;
-        self.make_due(0);
     }
 
     /// Sets the remains of a dead process: commands to repeat, and results that the host may have.
@@ -96,8 +79,7 @@ impl Controller {
     /// Posts the results that wait, after a record with their effects was kept.
     pub fn release_results(&mut self) {
         let Some(kept) = &mut self.kept else { return };
-        let mut results = std::mem::take(&mut kept.results);
-        for entry in results.drain(..) {
+        for entry in std::mem::take(&mut kept.results) {
             let Some(cq) = &mut self.cqs[0] else { continue };
             match cq.service {
                 Service::On | Service::Kept => {
@@ -111,6 +93,5 @@ impl Controller {
             }
         }
         self.note_posted();
-        self.kept.iter_mut().for_each(|kept| kept.results = std::mem::take(&mut results));
     }
 }

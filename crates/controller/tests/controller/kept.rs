@@ -65,6 +65,8 @@ impl Rig {
 
     /// Gives turns until there is no work, and keeps a record when results wait for one.
     fn run(&mut self) {
+        let Attached { controller, subsystem } = &mut self.host.controller;
+        controller.repeat(subsystem, &self.host.space, self.host.now_ns);
         loop {
             self.host.run();
             if !self.host.controller.controller.has_results() {

@@ -4,7 +4,8 @@
 use crate::common::{Daemon, LIMIT, wait_for};
 use crate::load::Load;
 use sluice_host::{Controller, Deadline, Mode, Namespace, QueueLayout, Settings, VfioUser, entry};
-use sluice_nvme::FeatureId;
+use sluice_memory::SharedRegion;
+use sluice_nvme::{FeatureId, SubmissionEntry};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -296,4 +297,31 @@ fn a_drive_on_the_network_is_continued() {
     let mut loads = [Load::new(&mut host, 1, 0)];
     kill_under_load(&mut daemon, &mut loads, 10);
     drop(far);
+}
+
+/// Checks that a message that waits for commands in flight is not lost with the daemon that has received it.
+#[test]
+fn an_unmap_that_waits_is_answered_by_the_next_daemon() {
+    const IOVA: u64 = 1 << 32;
+    let functions = "functions = [ { kind = \"delay\", read_us = 1000000 } ]\n";
+    let (mut daemon, _holder) = start(&format!(
+        "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n{functions}"
+    ));
+    let mut host = daemon.host("demo");
+    let mut queue = host.create_queue_pair(1, QueueLayout::default(), None).expect("a queue pair");
+    let memory = SharedRegion::new("data", 4096).expect("memory");
+    host.transport().map(&memory, IOVA).expect("mapped");
+    let read = SubmissionEntry { dptr: [IOVA, 0], ..entry::read(1, 0, 8) };
+    let cid = queue.submit(read).expect("room in the queue");
+    queue.ring().expect("a doorbell");
+    wait_for("the read", || daemon.ok(&["drive", "show", "demo", "-o", "json"]).contains("\"in_flight\": 1"));
+    let transport = Arc::clone(host.transport());
+    let unmapping = std::thread::spawn(move || transport.unmap(IOVA, 4096));
+    // The daemon has received the message, and waits for the read.
+    std::thread::sleep(Duration::from_millis(100));
+    daemon.crash();
+    daemon.restart();
+    unmapping.join().expect("no panic").expect("it is answered");
+    let done = queue.wait(cid, &Deadline::after(LIMIT, "the read"), |_| ()).expect("it is completed");
+    assert!(done.status().is_success(), "{:?}", done.status());
 }
