@@ -33,7 +33,7 @@ within 10 disk_of $a 1 131072 > /dev/null; n=$(disk_of $a 1 131072) || { dmesg |
 $verified --filename=/dev/$n --direct=1 --name=direct --bs=4k --rw=randwrite --iodepth=32 --size=8m --rate_iops=1000 > /tmp/direct 2>&1 &
 direct=$!
 sleep 2
-check "host upgrades the daemon again and again" host upgrades
+check "host $CHANGE again and again" host changes
 check "direct I/O saw no error, and every byte is right" ends $direct /tmp/direct
 head -c 4096 /dev/urandom > /tmp/written
 check "data goes by way of both" shared $a $b
@@ -45,10 +45,12 @@ check "no complaint in the kernel log" quiet_log 'timeout|I/O [Ee]rror|aborting|
 exit 0
 """
 
+# With CHANGE, what is done to the daemon. With CHANGE_AT_START, also while the guest starts.
 SCRIPT = """
 A=0000:00:04.0
-within 15 namespace_of $A 1 > /dev/null || { fail "the drive appears"; exit 1; }
+within 15 namespace_of $A 1 > /dev/null || { dmesg | grep -i nvme | tail -n 20; fail "the drive appears"; exit 1; }
 N=$(namespace_of $A 1)
+[ -z "$CHANGE_AT_START" ] || check "host $CHANGE while the guest started" host started
 echo 5 > /sys/module/nvme_core/parameters/io_timeout  # a lost command is noticed soon
 mkfs.ext4 -q /dev/$N && mkdir -p /mnt/a && mount -t ext4 /dev/$N /mnt/a
 $verified --filename=/mnt/a/file --direct=1 --name=direct --bs=4k --rw=randwrite --iodepth=32 --size=8m --rate_iops=2000 > /tmp/direct 2>&1 &
@@ -56,7 +58,7 @@ direct=$!
 $verified --filename=/mnt/a/synced --name=synced --bs=4k --rw=write --fsync=1 --size=1m --rate_iops=100 > /tmp/synced 2>&1 &
 synced=$!
 sleep 2
-check "host upgrades the daemon again and again" host upgrades
+check "host $CHANGE again and again" host changes
 check "direct I/O saw no error, and every byte is right" ends $direct /tmp/direct
 check "neither did synced writes" ends $synced /tmp/synced
 note pause "the longest command took $(cut -d';' -f 39 /tmp/direct | tail -1) us to read, $(cut -d';' -f 80 /tmp/direct | tail -1) us to write"
@@ -65,7 +67,7 @@ sized() { [ "$(cat /sys/block/$N/size)" = 262144 ]; }
 within 10 sized || fail "the guest sees the new size"
 check "umount" umount /mnt/a
 check "e2fsck" e2fsck -fn /dev/$N
-check "no complaint in the kernel log" quiet_log 'timeout|I/O [Ee]rror|aborting|resetting|Remounting'
+check "no complaint in the kernel log" quiet_log 'timeout|I/O [Ee]rror|aborting|resetting|Remounting|completed QID|invalid id'
 exit 0
 """
 
@@ -77,7 +79,7 @@ def upgraded(daemon, upgrades):
             daemon.upgrade()
             time.sleep(BETWEEN_S)
 
-    return {"upgrades": again_and_again, "grow": lambda: daemon.resize("a", 1, "128MiB")}, int(upgrades * 2 * BETWEEN_S + 10)
+    return {"changes": again_and_again, "grow": lambda: daemon.resize("a", 1, "128MiB")}, int(upgrades * 2 * BETWEEN_S + 10)
 
 
 def boot(report, folder, kernel, upgrades, over):
@@ -85,7 +87,7 @@ def boot(report, folder, kernel, upgrades, over):
     tcp = {"a": NQN} if over == "tcp" else {}
     with sluice.Daemon(folder, {"a": [sluice.Namespace("file", "64MiB", 512, image)]}, tcp=tcp, port=port) as daemon:
         steps, seconds = upgraded(daemon, upgrades)
-        words = "SECONDS_OF_LOAD=%d\nPORT=%d\nNQN=%s\n" % (seconds, port, NQN) + VERIFIED
+        words = "CHANGE='upgrades the daemon'\nSECONDS_OF_LOAD=%d\nPORT=%d\nNQN=%s\n" % (seconds, port, NQN) + VERIFIED
         script = test_tcp.SCRIPT + words + NETWORK if over == "tcp" else words + SCRIPT
         arguments = ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="] if over == "tcp" else []
         run = guest.Guest(kernel, script, daemon.sockets(), timeout_s=2 * seconds + 120, steps=steps, qemu_args=arguments)

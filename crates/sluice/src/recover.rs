@@ -17,7 +17,7 @@ const IO_LIMIT: Duration = Duration::from_secs(10);
 /// Time for controllers on the network to end the connections of the dead daemon. Virtual machines wait.
 const PEERS_LIMIT: Duration = Duration::from_secs(3);
 
-/// Time for the holder to close what is given up.
+/// Time for the holder to close the descriptors of a drive.
 const CLOSE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Interval between two attempts to reach a holder that is gone.

@@ -327,7 +327,7 @@ fn check_pausable(namespace: &NamespaceSpec) -> Result<(), ApiError> {
     }
 }
 
-/// Refuses a namespace whose target cannot be replaced, whatever the new one is.
+/// Refuses a namespace whose target cannot be replaced by any other.
 fn check_replaceable(namespace: &NamespaceSpec) -> Result<(), ApiError> {
     check_pausable(namespace)?;
     namespace.target_spec().check_storage().map_err(|_| {

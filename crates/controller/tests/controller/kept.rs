@@ -85,7 +85,7 @@ impl Rig {
         let page = kept.page.try_clone().expect("a descriptor");
         let length = host.controller.controller.doorbells().len();
         let page = SharedRegion::from_fd(page, 0, length).expect("mapped");
-        // The I/O of the dead process has ended, in whatever way.
+        // The I/O of the dead process has ended.
         self.model.disk().parked.clear();
         let namespaces = vec![self.model.namespace(1)];
         let mut next = Attached::new(Config { identity: identity(), namespaces }).expect("memory");

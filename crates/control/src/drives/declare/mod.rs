@@ -1,4 +1,4 @@
-//! Drives as a file describes them: the differences, the changes that remove these, and a file of what is there.
+//! Drives as a file describes them: the differences, the changes that remove these, and the export of such a file.
 //!
 //! All changes are planned first. A change that cannot be made while the drive is in use is refused, and then
 //! none is made.

@@ -316,7 +316,7 @@ impl Layer for Cache {
                     self.flights.end(page, true);
                 }
             }
-            // Writes may be lost below. Reads show what is left.
+            // Writes may be lost below. Reads must come from there.
             stage::FLUSH if !lane.slot(&command).status.is_success() => self.index.clear(),
             stage::LONG_CHANGE => self.long_changes -= 1,
             _ => {}

@@ -158,8 +158,8 @@ impl Host {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Checks that reads return what is on the disk, whenever nothing is under way: after any mixture of commands,
-    /// executed in any order, some of them without success.
+    /// Checks that reads return the data of the disk when nothing is under way: after any mixture of commands, in any
+    /// order, some of them without success.
     #[test]
     fn the_cache_is_equal_to_the_disk(seed in any::<u64>(), pages in 1..64u64) {
         let mut random = Random::new(seed);

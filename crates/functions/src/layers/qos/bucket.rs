@@ -52,7 +52,7 @@ impl Rate {
         self.base.saturating_add(self.come_in(now_ns.saturating_sub(self.since_ns)))
     }
 
-    /// Returns the units that are not available any more: what was saved up beyond the burst.
+    /// Returns the units saved beyond the burst, which are not available any more.
     fn lapsed(&self, now_ns: u64) -> u64 {
         self.earned(now_ns).saturating_sub(self.burst)
     }

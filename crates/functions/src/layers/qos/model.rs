@@ -93,8 +93,8 @@ fn in_group(groups: &Groups, guarantee: Option<QosLimits>) -> Arc<Member> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Checks that a limit which is always reached passes exactly as many commands as have come, whatever the lateness of turns,
-    /// and also while it changes.
+    /// Checks that a limit passes exactly its number of commands while it is always reached. Turns may be late, and the
+    /// limit may change.
     #[test]
     fn the_rate_is_exact_while_it_changes(
         seed in any::<u64>(),
