@@ -94,8 +94,8 @@ impl Controller {
         Some(command)
     }
 
-    /// Repeats the commands that were in flight when their process died, before the client is heard: it may unmap
-    /// their memory. A command that may not be executed twice fails with Internal Error: its outcome is unknown.
+    /// Repeats the commands that were in flight when their process died, before the client's messages are handled:
+    /// one may unmap their memory. A command that may not be executed twice fails with Internal Error: its outcome is unknown.
     pub fn repeat(&mut self, subsystem: &mut Subsystem, space: &Space, now_ns: u64) {
         subsystem.begin_moving();
         for command in self.take_repeats() {

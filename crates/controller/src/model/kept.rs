@@ -40,7 +40,7 @@ impl Controller {
         if let Some(cq) = &mut self.cqs[0] {
             cq.reserve(results.len() as u32);
         }
-        *self.kept.get_or_insert_default() = Box::new(Kept { results, repeats });
+        **self.kept.get_or_insert_default() = Kept { results, repeats };
         self.hold_results();
     }
 

@@ -1,4 +1,4 @@
-//! Records of a port: those that are kept in case that this process dies, and those for a hand-over.
+//! Records of a port: one is kept for the case of a crash, another is made for a hand-over.
 
 use super::super::client::Client;
 use super::super::interrupts::Interrupts;
