@@ -109,6 +109,9 @@ impl Task for Endpoint {
     }
 
     fn arm(&mut self, now_ns: u64) -> Arm {
+        if self.port.is_suspended() {
+            return Arm::Asleep { until: None };
+        }
         let Attached { controller, subsystem } = &mut self.device;
         let armed = match self.port.arm(controller, subsystem, now_ns) {
             Arm::Busy => Arm::Busy,

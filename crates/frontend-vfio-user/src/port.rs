@@ -576,9 +576,6 @@ impl Port {
     }
 
     pub(crate) fn arm(&mut self, controller: &mut Controller, subsystem: &mut Subsystem, now_ns: u64) -> Arm {
-        if self.is_suspended {
-            return Arm::Asleep { until: None };
-        }
         if self.is_vacant() {
             let needs_record = self.kept.is_some() && self.needs_record(controller);
             return if needs_record {

@@ -188,6 +188,10 @@ impl Frontend for Socket {
         }
     }
 
+    fn is_suspended(&self) -> bool {
+        self.port.is_suspended()
+    }
+
     fn arm(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> Arm {
         let Self { controller, port } = self;
         port.arm(controller, subsystem, now_ns)

@@ -11,6 +11,7 @@ use sluice_frontend_vfio_user::{DoorbellPolicy, IncomingSocket};
 use sluice_memory::SharedRegion;
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme::opcode::admin;
+use sluice_reactor::{Arm, Task};
 use sluice_vfio_user::dma::DmaMap;
 use sluice_vfio_user::irq::{IrqSet, index};
 use sluice_vfio_user::{Command, Header};
@@ -112,6 +113,23 @@ fn an_endpoint_goes_on_after_a_hand_over_that_failed() {
         driver.acknowledge(&mut guest, 1);
     }
     drop(rig.drive.connect());
+}
+
+/// Checks that timers of a suspended endpoint wake nobody, and are due when it goes on.
+#[test]
+fn timers_wait_until_a_suspended_endpoint_goes_on() {
+    let rig = Rig::new();
+    let mut guest = rig.drive.guest();
+    let mut driver = Driver::start(&mut guest, &[1]);
+    drop(rig.drive.hand_over());
+    let armed = rig.drive.on_endpoint(|endpoint, now_ns| {
+        endpoint.device_mut().subsystem.hold(now_ns);
+        [endpoint.arm(now_ns), endpoint.arm(now_ns + 1_000_000_000)]
+    });
+    assert_eq!(armed, [Arm::Asleep { until: None }; 2]);
+    driver.submit_read(&mut guest, 1, DATA);
+    rig.drive.go_on();
+    assert!(driver.wait(&mut guest, 1).status().is_success(), "the hold has ended");
 }
 
 /// Hands a socket without a client over. A client that connects meanwhile is served by the successor.

@@ -243,6 +243,10 @@ impl Task for Drive {
 
     fn arm(&mut self, now_ns: u64) -> Arm {
         let Self { subsystem, frontends, .. } = self;
+        if frontends.are_suspended() {
+            // Work and timers wait until the drive goes on, here or in another process.
+            return Arm::Asleep { until: None };
+        }
         let armed = frontends.arm(subsystem, now_ns);
         let mut is_busy = armed == Arm::Busy;
         is_busy |= subsystem.has_work() || subsystem.arm() || self.remote_groups.are_busy();

@@ -41,6 +41,9 @@ pub trait Frontend: Any + Send + fmt::Debug {
         now_ns: u64,
     );
 
+    /// Returns whether the front-end is suspended for a hand-over: it takes nothing, and the backend gets no turn.
+    fn is_suspended(&self) -> bool;
+
     /// Prepares for sleep, without the backend's layers. Returns `Busy` if there is work after all.
     fn arm(&mut self, backend: &mut Self::Backend, now_ns: u64) -> Arm;
 
@@ -125,6 +128,11 @@ impl<F: Frontend + ?Sized> Frontends<F> {
         }
     }
 
+    /// Returns whether a front-end is suspended for a hand-over. All of a task are suspended together.
+    pub fn are_suspended(&self) -> bool {
+        self.iter().any(|frontend| frontend.is_suspended())
+    }
+
     /// Prepares all front-ends for sleep.
     pub fn arm(&mut self, backend: &mut F::Backend, now_ns: u64) -> Arm {
         let (mut is_busy, mut armed) = (false, Arm::Asleep { until: None });
@@ -199,6 +207,10 @@ mod tests {
         fn event(&mut self, log: &mut Log, token: FrontendToken, result: i32, more: bool, now_ns: u64) {
             assert_eq!((token.event, result, more, now_ns), (5, -1, true, 9));
             log.push((self.name, "event"));
+        }
+
+        fn is_suspended(&self) -> bool {
+            false
         }
 
         fn arm(&mut self, log: &mut Log, _now_ns: u64) -> Arm {

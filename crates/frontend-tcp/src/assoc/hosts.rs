@@ -331,10 +331,11 @@ impl Frontend for Hosts {
         }
     }
 
+    fn is_suspended(&self) -> bool {
+        self.is_suspended
+    }
+
     fn arm(&mut self, subsystem: &mut Subsystem, _now_ns: u64) -> Arm {
-        if self.is_suspended {
-            return Arm::Asleep { until: None };
-        }
         match self.slots.iter_mut().fold(false, |work, slot| slot.arm(subsystem) | work) {
             true => Arm::Busy,
             false => Arm::Asleep { until: self.deadline_ns(subsystem) },

@@ -92,6 +92,10 @@ impl Port {
         }
     }
 
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.is_suspended
+    }
+
     /// Stops all work, after a record was made.
     pub(crate) fn suspend(&mut self) {
         self.is_suspended = true;

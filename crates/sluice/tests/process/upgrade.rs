@@ -78,6 +78,7 @@ fn upgrade_under_load(daemon: &Daemon, loads: &mut [Load], count: usize) {
         part(100)
     );
     loads.iter_mut().for_each(Load::end);
+    assert!(!daemon.log().contains("ERROR"), "{}", daemon.log());
 }
 
 /// Writes a script that takes the place of a new version. Returns its path.
