@@ -203,8 +203,8 @@ impl StackControl {
         }
         match &self.target {
             TargetControl::Null | TargetControl::NvmeTcp(_) => {}
-            TargetControl::File(file) if file.is_plain() => {}
-            TargetControl::File(_) => return Err("it is on a block device, or has a lease"),
+            TargetControl::File(file) if file.has_lease() => return Err("it has a lease"),
+            TargetControl::File(_) => {}
             TargetControl::Nvme(..) => return Err("its device belongs to one process"),
             TargetControl::Nothing => return Err("its data is in the daemon's memory"),
         }

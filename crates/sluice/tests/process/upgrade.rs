@@ -8,15 +8,17 @@ use crate::load::{Load, block_on};
 use crate::programs::COUNTING;
 use crate::travel::{CONTROLLER_KEY, HOST_KEY, HOSTNQN, secret};
 use crate::tunnel::KEY;
-use rustix::fs::{FlockOperation, flock};
+use crate::volatile::LoopDevice;
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use sluice_api::client::Client;
 use sluice_host::{Deadline, Namespace, QueueLayout};
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -227,6 +229,57 @@ fn drives_on_others_and_functions_without_state_are_opened_anew() {
     lower.restart();
     disk.flush().expect("nothing is lost");
     disk.write(0, &[1; 512]).expect("written");
+}
+
+/// Upgrades a daemon with a drive on a device. No other process gets the device or the file below it, neither after
+/// upgrades nor after one that failed.
+#[test]
+fn block_devices_stay_claimed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = |name: &str| {
+        let path = folder.path().join(name);
+        File::create(&path).and_then(|file| file.set_len(16 << 20)).expect("room on the disk");
+        path
+    };
+    let (below, other) = (image("below"), image("other"));
+    let Some(device) = LoopDevice::over_file(&below) else { return };
+    let drive = |name: &str, path: &Path| {
+        format!(
+            "[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"{}\"\n",
+            path.display()
+        )
+    };
+    let mut daemon = Daemon::start(&(drive("device", &device.path) + &drive("file", &other)));
+    let mut hosts = ["device", "file"].map(|name| daemon.host(name));
+    let mut loads = hosts.each_mut().map(|host| Load::new(host, 1, 0));
+    let is_claimed = |when: &str| {
+        let exclusive = OFlags::EXCL.bits().cast_signed();
+        let opened = File::options().read(true).custom_flags(exclusive).open(&device.path);
+        assert_eq!(opened.err().and_then(|error| error.raw_os_error()), Some(16), "{when}");
+        for path in [&below, &other] {
+            let locked =
+                flock(File::open(path).expect("it is there"), FlockOperation::NonBlockingLockExclusive);
+            assert_eq!(locked, Err(Errno::WOULDBLOCK), "{when}: {}", path.display());
+        }
+    };
+    is_claimed("before");
+    upgrade_under_load(&daemon, &mut loads, 5);
+    is_claimed("after upgrades");
+    // With few descriptors the new process fails, some times after it has opened the device.
+    for count in (40..120).step_by(4) {
+        let text = format!("exec prlimit --nofile={count} {BINARY} \"$@\"");
+        if daemon.try_upgrade(&["--binary", &script(&daemon, "version", &text)]).is_ok() {
+            break;
+        }
+        is_claimed("after an upgrade that failed");
+    }
+    daemon.upgrade(&[]);
+    is_claimed("after another upgrade");
+    daemon.stop();
+    let exclusive = OFlags::EXCL.bits().cast_signed();
+    wait_for("the device is free", || {
+        File::options().read(true).custom_flags(exclusive).open(&device.path).is_ok()
+    });
 }
 
 /// Stops the daemon in the middle of upgrades. One process ends in order, whichever has the drives then.

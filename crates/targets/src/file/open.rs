@@ -248,6 +248,13 @@ pub(super) fn kind_of(config: &FileConfig) -> Result<Kind, FileErrorKind> {
 }
 
 fn open_data(config: &FileConfig, kind: Kind) -> Result<OsFile, FileErrorKind> {
+    if kind == Kind::BlockDevice && !config.read_only {
+        // The kernel's claim belongs to the other process's open file description.
+        let node = ways::node(&config.path);
+        if let Some(sent) = node.and_then(|node| locks::take(node.as_fd())) {
+            return Ok(sent.into());
+        }
+    }
     let mut options = OsFile::options();
     options.read(true).write(!config.read_only).mode(0o600);
     match kind {
@@ -425,10 +432,9 @@ pub struct FileControl {
 }
 
 impl FileControl {
-    /// Returns whether the data is in a regular file without a lease.
-    pub fn is_plain(&self) -> bool {
-        let lock = self.lock.upgrade();
-        self.kind == Kind::Regular && lock.is_some_and(|lock| lock.lease().is_none())
+    /// Returns whether a lease keeps other machines away from the storage.
+    pub fn has_lease(&self) -> bool {
+        self.lock.upgrade().is_none_or(|lock| lock.lease().is_some())
     }
 
     /// Returns whether a flush has failed: finished writes may be lost, and no Flush succeeds any more.

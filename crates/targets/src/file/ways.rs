@@ -4,7 +4,9 @@
 use super::error::FileErrorKind;
 use rustix::fs::{FlockOperation, OFlags, flock, major, minor};
 use rustix::io::Errno;
+use sluice_handover::locks;
 use std::fs::{self, File};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -39,6 +41,9 @@ pub(super) fn claim(device: &File) -> Result<Vec<File>, FileErrorKind> {
 fn claim_one(way: Way) -> Result<Option<File>, FileErrorKind> {
     let Ok(meta) = fs::metadata(&way.path) else { return Ok(None) };
     let mut options = File::options();
+    if let Some(sent) = node(&way.path).and_then(|node| locks::take(node.as_fd())) {
+        return Ok(Some(sent.into()));
+    }
     options.read(true);
     if meta.file_type().is_block_device() {
         options.custom_flags(OFlags::EXCL.bits().cast_signed());
@@ -53,13 +58,23 @@ fn claim_one(way: Way) -> Result<Option<File>, FileErrorKind> {
     let opened = options.open(&way.path).map_err(|error| Errno::from_io_error(&error));
     let claimed = opened.and_then(|file| match meta.is_file() {
         true => flock(&file, lock).map(|()| file).map_err(Some),
-        false => Ok(file),
+        // The claim is the kernel's. Only the lock makes the descriptor go along in an upgrade; others lock a device
+        // for a moment to look at it.
+        false => {
+            let _ = flock(&file, lock);
+            Ok(file)
+        }
     });
     match claimed {
         Ok(file) => Ok(Some(file)),
         Err(Some(Errno::BUSY | Errno::WOULDBLOCK)) => Err(FileErrorKind::InUseBelow(way.path)),
         Err(_) => Ok(None),
     }
+}
+
+/// Opens a file or device so that it can be identified, and no more.
+pub(super) fn node(path: &Path) -> Option<File> {
+    File::options().read(true).custom_flags(OFlags::PATH.bits().cast_signed()).open(path).ok()
 }
 
 /// Returns a loop device whose data is in this file, if there is one.
