@@ -69,6 +69,7 @@ measure() {
   bench "The same with the doorbells that QEMU uses" --first-command "$first" --queue-depth 1 --doorbells trapped
   bench "A hundred idle drives" idle --time "$idle"
   bench "The same with doorbells in shared memory" idle --time "$idle" --doorbells mapped
+  bench "Many clients on one daemon" clients --time "$first"
   bench "The papers' cells" --time "$time" --runs 5 "${place[@]}" --grid paper
   bench "One call of a classifier" classifier
   bench "A function that does nothing, in the daemon and in a process" "${few[@]}" \

@@ -4,6 +4,7 @@ use super::calls::CallArgs;
 use super::cell::{BlockSize, Drives, Mix, Pattern, QueueDepth, Queues, Shape, Target};
 use super::cipher::CipherArgs;
 use super::client::Doorbells;
+use super::clients::ClientArgs;
 use super::grid::{Axes, Grid};
 use super::idle::IdleArgs;
 use super::instructions::InstructionArgs;
@@ -33,6 +34,8 @@ pub(super) enum Other {
     Classifier(CallArgs),
     /// Measure the cost of drives that no host uses
     Idle(IdleArgs),
+    /// Measure many clients on one daemon: creation, attachment, memory and I/O of all together
+    Clients(ClientArgs),
     /// Measure the cost of encryption for each byte, beside the bare cipher
     Cipher(CipherArgs),
     /// Measure NVMe/TCP on this machine's loopback, Sluice's host against Sluice's controller

@@ -55,6 +55,11 @@ impl Daemon {
         &self.sockets
     }
 
+    /// Returns the socket of its API.
+    pub fn api(&self) -> PathBuf {
+        self.scratch.path().join("api.sock")
+    }
+
     /// Waits for the API, which the daemon opens last.
     fn wait_until_there(&mut self) -> Result<(), ApiError> {
         let deadline = Instant::now() + START_LIMIT;

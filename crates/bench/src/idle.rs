@@ -157,7 +157,7 @@ fn wake_some(hosts: &mut [Host]) -> Result<Latency, ApiError> {
 }
 
 /// Raises the limit of descriptors: a hundred hosts in one process need more than the usual limit.
-fn raise_descriptor_limit() {
+pub(super) fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // Too low a limit shows when a descriptor is needed, and that error names it.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
@@ -165,7 +165,7 @@ fn raise_descriptor_limit() {
 
 /// Returns the memory of a process in bytes. Pages shared with others count in part, and memory of its hosts
 /// does not count.
-fn memory_bytes(pid: u32) -> Result<u64, ApiError> {
+pub(super) fn memory_bytes(pid: u32) -> Result<u64, ApiError> {
     let path = format!("/proc/{pid}/smaps");
     let text = std::fs::read_to_string(&path).map_err(|error| ApiError::io("read", path.as_ref(), &error))?;
     Ok(own_kib(&text) << 10)

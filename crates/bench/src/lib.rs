@@ -12,6 +12,7 @@ pub mod calls;
 pub mod cell;
 pub mod cipher;
 pub mod client;
+pub mod clients;
 pub mod cores;
 pub mod daemon;
 mod direct;
@@ -53,6 +54,7 @@ pub enum Report {
     Instructions(instructions::Counts),
     Calls(calls::Calls),
     Idle(idle::Idle),
+    Clients(clients::Clients),
     Cipher(cipher::Cipher),
     Tcp(tcp::Tcp),
     Tail(tail::Tail),
@@ -65,6 +67,7 @@ pub fn run(arguments: &BenchArgs) -> Result<Option<Report>, ApiError> {
         Some(Other::Instructions(arguments)) => Ok(instructions::run(arguments)?.map(Report::Instructions)),
         Some(Other::Classifier(arguments)) => calls::run(arguments).map(Report::Calls).map(Some),
         Some(Other::Idle(arguments)) => idle::run(arguments).map(Report::Idle).map(Some),
+        Some(Other::Clients(arguments)) => clients::run(arguments).map(Report::Clients).map(Some),
         Some(Other::Cipher(arguments)) => cipher::run(arguments).map(Report::Cipher).map(Some),
         Some(Other::Tcp(arguments)) => tcp::run(arguments).map(Report::Tcp).map(Some),
         Some(Other::Tail(arguments)) => tail::run(arguments).map(Report::Tail).map(Some),
@@ -79,6 +82,7 @@ impl Report {
             Self::Instructions(counts) => counts.text(),
             Self::Calls(calls) => calls.text(),
             Self::Idle(idle) => idle.text(),
+            Self::Clients(clients) => clients.text(),
             Self::Cipher(cipher) => cipher.text(),
             Self::Tcp(tcp) => tcp.text(),
             Self::Tail(tail) => tail.text(),

@@ -91,6 +91,19 @@ fn drives_that_nobody_uses_are_woken() {
 }
 
 #[test]
+fn many_clients_share_a_daemon() {
+    let report = bench(&["clients", "--clients", "1,5", "--time", "0.2", "--target", "memory:1MiB"]);
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.iter().map(|row| row["clients"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(5)]);
+    for row in rows {
+        let number = |key: &str| row[key].as_f64().expect("a number");
+        assert!(number("commands_per_s") > 0.0 && number("fairness") > 0.0, "{row}");
+        assert!(["create", "attach"].iter().all(|key| row[*key]["max_ns"].as_u64() > Some(0)), "{row}");
+        assert!(number("used_bytes") > 0.0, "{row}");
+    }
+}
+
+#[test]
 fn the_slowest_commands_are_measured_with_and_without_what_the_machine_did() {
     // The time is enough for some commands on a busy machine.
     let report = bench(&["tail", "--seconds", "0.5", "--queue-depth", "1,32", "--target", "null"]);

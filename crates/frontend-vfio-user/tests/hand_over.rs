@@ -115,7 +115,7 @@ fn an_endpoint_goes_on_after_a_hand_over_that_failed() {
     drop(rig.drive.connect());
 }
 
-/// Checks that timers of a suspended endpoint wake nobody, and are due when it goes on.
+/// Checks the timers of a suspended endpoint: they wake no thread, and are due after the suspension.
 #[test]
 fn timers_wait_until_a_suspended_endpoint_goes_on() {
     let rig = Rig::new();
