@@ -3,6 +3,7 @@
 
   deb.py                 for this machine's architecture
   deb.py --arch arm64    for another one, with Debian's cross compiler and the library of rustup
+  deb.py --release N     of version VERSION+N, for packages of the same version that differ
   deb.py --binaries DIR  from binaries that are built already; --tools DIR has those that run here and print the manual
 
 The same binaries give the same packages, byte by byte: times are those of SOURCE_DATE_EPOCH, or else of the commit.
@@ -275,16 +276,18 @@ def main():
     parser.add_argument("--arch", default=output("dpkg", "--print-architecture"))
     parser.add_argument("--binaries", type=pathlib.Path)
     parser.add_argument("--tools", type=pathlib.Path)
+    parser.add_argument("--release")
     parser.add_argument("--into", type=pathlib.Path, default=ROOT / "target/deb")
     arguments = parser.parse_args()
     target = Target(arguments.arch)
     binaries = arguments.binaries or target.build()
     tools = arguments.tools or (binaries if target.is_native else build_tools())
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or output("git", "-C", ROOT, "log", "-1", "--format=%ct"))
+    version = workspace()["version"] + ("+" + arguments.release if arguments.release else "")
     with tempfile.TemporaryDirectory() as work:
         work = pathlib.Path(work)
         for name in ("sluice", "sluice-dev"):
-            package = Package(name, workspace()["version"], target, epoch, work)
+            package = Package(name, version, target, epoch, work)
             depends = make_daemon(package, binaries, tools) if name == "sluice" else make_sdk(package, work)
             package.add_common()
             package.write_control(depends)
