@@ -15,17 +15,21 @@ setup:  ## install what building and testing need
 	@scripts/setup.sh
 
 .PHONY: build
-build: setup  ## the binaries, target/release/sluice and sluice-bench
-	cargo build --release --bin sluice --bin sluice-bench
+build: setup  ## the binaries, target/release/sluice, sluice-holder and sluice-bench
+	cargo build --release --bin sluice --bin sluice-holder --bin sluice-bench
 
 .PHONY: deb
 deb:  ## the Debian packages, in target/deb; make deb ARCH=arm64 for that architecture
-	@scripts/setup.sh package
+	@scripts/setup.sh package $(ARCH)
 	@scripts/deb.py $(if $(ARCH),--arch $(ARCH))
 
 .PHONY: package-test
 package-test: setup  ## check the packages, and install them in a fresh Debian, in a guest
 	@scripts/package.sh
+
+.PHONY: package-test-arm64
+package-test-arm64: setup  ## the same for arm64, with an emulated machine
+	@scripts/package-arm64.sh
 
 .PHONY: test
 test:  ## all that CI runs

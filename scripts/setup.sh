@@ -20,14 +20,22 @@ clang clang
 cryptsetup cryptsetup-bin
 flock util-linux
 git git'
-# What `make deb` and its test need, too: setup.sh package
+# What `make deb` and its test need, too: setup.sh package [ARCHITECTURE]
 PACKAGE_TOOLS='lowdown lowdown
 lintian lintian
 mmdebstrap mmdebstrap
 dpkg-shlibdeps dpkg-dev
-mkfs.ext4 e2fsprogs'
+mkfs.ext4 e2fsprogs
+podman podman
+runc runc
+jq jq'
+ARM64_TOOLS='aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+aarch64-linux-gnu-gcc libc6-dev-arm64-cross
+qemu-system-aarch64 qemu-system-arm'
 [ "${1:-}" != package ] || TOOLS="$TOOLS
 $PACKAGE_TOOLS"
+[ "${2:-}" != arm64 ] || [ "$(dpkg --print-architecture)" = arm64 ] || TOOLS="$TOOLS
+$ARM64_TOOLS"
 
 as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"
