@@ -2,6 +2,7 @@
 
 use rustix::event::{EventfdFlags, eventfd};
 use sluice_holder::{Limits, Server};
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,12 +18,10 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (path, limits) = match &arguments[..] {
         [flag] if flag == "--help" || flag == "-h" => {
-            println!("{USAGE}");
-            return ExitCode::SUCCESS;
+            return print(USAGE);
         }
         [flag] if flag == "--version" => {
-            println!("sluice-holder {}", env!("CARGO_PKG_VERSION"));
-            return ExitCode::SUCCESS;
+            return print(concat!("sluice-holder ", env!("CARGO_PKG_VERSION")));
         }
         [path] if !path.starts_with('-') => (PathBuf::from(path), Limits::default()),
         [path, flag, seconds] if flag == "--patience" && seconds.parse::<u64>().is_ok() => {
@@ -50,6 +49,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints a text. A reader that is gone is no fault.
+fn print(text: &str) -> ExitCode {
+    let _ = writeln!(std::io::stdout(), "{text}");
+    ExitCode::SUCCESS
 }
 
 /// Raises the limit of descriptors as far as the system permits.
