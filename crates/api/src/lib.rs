@@ -36,7 +36,7 @@ pub use routes::{
 };
 pub use scrape::MetricsServer;
 pub use server::{Server, refusal};
-pub use targets::{PauseRequest, TargetList, TargetReplaceRequest};
+pub use targets::{FirmwareRequest, PauseRequest, TargetList, TargetReplaceRequest, TargetResetRequest};
 
 #[cfg(test)]
 mod tests;

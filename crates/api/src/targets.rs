@@ -5,9 +5,10 @@ use super::routes::App;
 use axum::Json;
 use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
-use sluice_control::drives::TargetView;
+use sluice_control::drives::{FirmwareOrder, MaintenanceView, TargetView};
 use sluice_spec::TargetSpec;
 use sluice_spec::error::ApiError;
+use std::path::PathBuf;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -18,6 +19,8 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(pause_target))
         .routes(routes!(resume_target))
         .routes(routes!(replace_target))
+        .routes(routes!(reset_target))
+        .routes(routes!(update_firmware))
 }
 
 /// Targets of a drive's namespaces.
@@ -108,4 +111,72 @@ async fn replace_target(
     let TargetReplaceRequest { target, different_storage } = request;
     ordered(name, move |name| app.drives.replace_target(name, nsid, target, different_storage).map(Json))
         .await
+}
+
+/// Reset of the controller behind a target.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TargetResetRequest {
+    /// Seconds until the controller has to be back, 60 if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub back_s: Option<u32>,
+}
+
+#[utoipa::path(post, path = "/v1/drives/{name}/targets/{nsid}/reset", tag = "drives",
+    summary = "Reset the controller behind a target",
+    description = "Under load: commands wait until the target is idle, the controller is shut down and reset, its queues \
+                   and event requests are made anew, and it has proved to be the same one. If it is another one, or of \
+                   another size, or not back in time, commands stay parked.",
+    params(("name" = String, Path), ("nsid" = u32, Path)),
+    request_body = TargetResetRequest,
+    responses(
+        (status = 200, body = MaintenanceView, description = "The controller as it is now, and the times."),
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 409, body = ApiError, description = "There is no controller, or it is another one: why.")))]
+async fn reset_target(
+    State(app): State<App>,
+    Checked(Path((name, nsid))): Checked<Path<(String, u32)>>,
+    Body(request): Body<TargetResetRequest>,
+) -> Answer<Json<MaintenanceView>> {
+    ordered(name, move |name| app.drives.reset_target(name, nsid, request.back_s).map(Json)).await
+}
+
+/// Firmware for the controller behind a target.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FirmwareRequest {
+    /// Path of the image on the daemon's machine; none to activate the image of the slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub file: Option<PathBuf>,
+    /// Firmware slot; 0 for one of the controller's choice.
+    #[serde(default)]
+    pub slot: u8,
+    /// Commit action: 0 stores the image, 1 stores it and activates it by a reset, 2 activates the image of the slot by a
+    /// reset, 3 activates it without one.
+    pub action: u8,
+    /// Seconds until the controller has to be back, 60 if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub back_s: Option<u32>,
+}
+
+#[utoipa::path(post, path = "/v1/drives/{name}/targets/{nsid}/firmware", tag = "drives",
+    summary = "Upgrade the firmware of the controller behind a target",
+    description = "The image is downloaded in pieces while commands go on; an event reports each tenth. Commands wait for \
+                   the activation alone, as for a reset.",
+    params(("name" = String, Path), ("nsid" = u32, Path)),
+    request_body = FirmwareRequest,
+    responses(
+        (status = 200, body = MaintenanceView, description = "The controller as it is now, and the times."),
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 409, body = ApiError, description = "The controller refuses it, or is another one: why."),
+        (status = 422, body = ApiError, description = "The image, the slot or the action cannot be: why.")))]
+async fn update_firmware(
+    State(app): State<App>,
+    Checked(Path((name, nsid))): Checked<Path<(String, u32)>>,
+    Body(request): Body<FirmwareRequest>,
+) -> Answer<Json<MaintenanceView>> {
+    let FirmwareRequest { file, slot, action, back_s } = request;
+    let order = FirmwareOrder { file, slot, action, back_s };
+    ordered(name, move |name| app.drives.update_firmware(name, nsid, &order).map(Json)).await
 }

@@ -11,7 +11,7 @@ use sluice_nvme::identify::IdentifyController;
 use sluice_nvme::register::{ACQ, AQA, ASQ, CAP, CC, CSTS, DOORBELLS, csts};
 use sluice_nvme::{Cns, CompletionEntry, PAGE_SIZE, SubmissionEntry};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Settings of a driver for its controller.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +72,8 @@ pub struct Controller {
     /// Data of admin commands, one page.
     page: DmaBuffer,
     identity: Option<Box<IdentifyController>>,
+    /// Time in which the controller became ready.
+    ready_time: Duration,
     pub(crate) events: AsyncEvents,
 }
 
@@ -98,6 +100,7 @@ impl Controller {
             capabilities,
             doorbells,
             identity: None,
+            ready_time: Duration::ZERO,
             events: AsyncEvents::default(),
         })
     }
@@ -111,8 +114,10 @@ impl Controller {
         self.admin = admin_queue(self.settings, &self.memory, &self.doorbells)?;
         self.events = AsyncEvents::default();
         self.set_admin_queue()?;
+        let began = Instant::now();
         self.write32(CC, CC_ENTRY_SIZES | CC_ENABLE)?;
         self.wait_ready(true)?;
+        self.ready_time = began.elapsed();
         let identity: IdentifyController = zerocopy::transmute!(*self.identify(Cns::CONTROLLER, 0)?);
         let shadow = self.settings.shadow_doorbells && self.transport.doorbell_page().is_none();
         if shadow && identify::has_doorbell_buffer_config(&identity) {
@@ -204,6 +209,17 @@ impl Controller {
         self.wait(cid)
     }
 
+    /// Sends an admin command as it is and waits for it, for at most `limit`, whatever its status.
+    pub fn command_within(
+        &mut self,
+        entry: SubmissionEntry,
+        limit: Duration,
+    ) -> Result<CompletionEntry, Error> {
+        let cid = self.submit(entry)?;
+        let deadline = Deadline::after(limit, "the completion of an admin command");
+        self.admin.wait(cid, &deadline, |other| self.events.keep(other))
+    }
+
     /// Sends an admin command as it is. An error if its status is not success.
     pub fn admin(&mut self, entry: SubmissionEntry) -> Result<CompletionEntry, Error> {
         success(self.command(entry)?)
@@ -276,6 +292,11 @@ impl Controller {
     /// does not see completions of Asynchronous Event Requests that are reaped here.
     pub fn admin_queue(&mut self) -> &mut QueuePair {
         &mut self.admin
+    }
+
+    /// Returns the time in which the controller became ready when it was enabled.
+    pub fn ready_time(&self) -> Duration {
+        self.ready_time
     }
 
     pub fn settings(&self) -> &Settings {

@@ -27,4 +27,7 @@ pub use nvme_tcp::{
     PATHS_MAX, PathPolicy, PreparedNvmeTcp, UnreportedLosses, discover,
 };
 pub use paused::Paused;
-pub use remote::{LossNotice, PowerId, PreviousSession, await_shutdowns};
+pub use remote::{
+    Activation, ControllerContext, LossNotice, Maintenance, MaintenanceFault, PowerId, PreviousSession,
+    ResetReport, await_shutdowns,
+};

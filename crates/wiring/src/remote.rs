@@ -13,8 +13,8 @@ use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::host_name::HostName;
 use sluice_spec::{DigestName, NvmeTcpSpec, PolicyName};
 use sluice_targets::{
-    Digests, Expected, Multipath, NvmeTcpConfig, NvmeTcpControl, PathPolicy, PowerId, PreparedNvmeTcp,
-    UnreportedLosses,
+    Digests, Expected, Maintenance, Multipath, NvmeTcpConfig, NvmeTcpControl, PathPolicy, PowerId,
+    PreparedNvmeTcp, UnreportedLosses,
 };
 use sluice_tls::Keys;
 use std::path::Path;
@@ -40,6 +40,7 @@ pub(crate) struct RemoteControl {
     /// Remote namespace, with the power identifier that its controller returned.
     peer: (String, Option<PowerId>),
     losses: UnreportedLosses,
+    maintenance: Vec<Maintenance>,
 }
 
 impl PreparedRemoteTarget {
@@ -64,7 +65,8 @@ impl PreparedRemoteTarget {
             let prepared = PreparedNvmeTcp::open(&config(&spec.address)?).map_err(in_words)?;
             let paths = vec![(prepared.control(), place(&spec.address))];
             let (peer, losses) = ((peer, prepared.power()), prepared.losses());
-            let control = RemoteControl { paths, peer, losses };
+            let maintenance = vec![prepared.maintenance()];
+            let control = RemoteControl { paths, peer, losses, maintenance };
             return Ok((Self::One(Box::new(prepared)), control));
         }
         let configs = spec.addresses.iter().map(|address| config(address));
@@ -74,7 +76,8 @@ impl PreparedRemoteTarget {
         let power = paths.iter().find_map(PreparedNvmeTcp::power);
         let controls = paths.iter().map(PreparedNvmeTcp::control).zip(places).collect();
         let losses = paths[0].losses();
-        let control = RemoteControl { paths: controls, peer: (peer, power), losses };
+        let maintenance = paths.iter().map(PreparedNvmeTcp::maintenance).collect();
+        let control = RemoteControl { paths: controls, peer: (peer, power), losses, maintenance };
         let policy = match spec.policy {
             PolicyName::RoundRobin => PathPolicy::RoundRobin,
             PolicyName::QueueDepth => PathPolicy::QueueDepth,
@@ -122,6 +125,11 @@ impl RemoteControl {
             DeviceView::over_tcp(nsid, place, control.status())
         };
         self.paths.iter().map(view).collect()
+    }
+
+    /// Returns the controller of each path.
+    pub(super) fn maintenance(&self) -> Vec<Maintenance> {
+        self.maintenance.clone()
     }
 
     /// Returns whether some host was not notified of a loss of acknowledged writes.

@@ -24,6 +24,7 @@ use sluice_reactor::Immovable;
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::{ClassifierSpec, DriveSpec, UifSpec};
+use sluice_targets::Maintenance;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -278,6 +279,12 @@ impl Running for WiredDrive {
         store: Store<'_>,
     ) -> Result<(), ApiError> {
         self.replace(spec, nsid, may_differ, store)
+    }
+
+    fn maintenance(&self, nsid: u32) -> Result<Vec<Maintenance>, ApiError> {
+        let namespaces = self.stacks();
+        let stack = namespaces.get(nsid as usize - 1).and_then(|stacks| stacks.first()).ok_or_else(closed)?;
+        Ok(stack.target.maintenance())
     }
 
     fn set_ana(&self, rules: Vec<AnaRule>) -> Result<(), ApiError> {

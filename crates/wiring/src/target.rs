@@ -12,9 +12,9 @@ use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
 use sluice_spec::{FileTarget, LossName, NvmeSpec, OnFull, PassthroughSpec, Target};
 use sluice_targets::{
-    Address, FileConfig, FileControl, FileError, GenericConfig, GenericError, Memory, NoSpace, Null,
-    NvmeConfig, NvmeControl, NvmeError, OnLoss, Passes, PoolPort, PowerId, PreparedFile, PreparedGeneric,
-    PreparedNvme,
+    Address, FileConfig, FileControl, FileError, GenericConfig, GenericError, Maintenance, Memory, NoSpace,
+    Null, NvmeConfig, NvmeControl, NvmeError, OnLoss, Passes, PoolPort, PowerId, PreparedFile,
+    PreparedGeneric, PreparedNvme,
 };
 use std::io;
 use std::path::Path;
@@ -40,8 +40,9 @@ pub(crate) enum TargetControl {
     /// Target that lives on its reactor only, and holds no data.
     Null,
     File(FileControl),
-    /// Device, with its place and the first block of the range, and the power identifier that it returned.
-    Nvme(NvmeControl, DevicePlace, Option<PowerId>),
+    /// Device, with its place and the first block of the range, the power identifier that it returned, and the handle of
+    /// its controller if the daemon drives it.
+    Nvme(NvmeControl, DevicePlace, Option<PowerId>, Option<Maintenance>),
     NvmeTcp(RemoteControl),
 }
 
@@ -74,7 +75,10 @@ impl PreparedTarget {
                 let prepared =
                     PreparedNvme::open(&nvme_config(spec, losses)).map_err(|error| nvme_problem(&error))?;
                 let place = place(address(spec).to_string(), spec);
-                let control = TargetControl::Nvme(prepared.control(), place, prepared.power());
+                let control = {
+                    let (control, driven) = (prepared.control(), Some(prepared.maintenance()));
+                    TargetControl::Nvme(control, place, prepared.power(), driven)
+                };
                 Ok((Self::Nvme(Box::new(prepared)), control))
             }
             Target::NvmeTcp(spec) => {
@@ -146,8 +150,17 @@ impl TargetControl {
     /// Returns the device behind the target, if there is one; one for each path to it.
     pub(super) fn devices(&self, nsid: u32) -> Vec<DeviceView> {
         match self {
-            Self::Nvme(control, place, _) => vec![DeviceView::new(nsid, place, control.status())],
+            Self::Nvme(control, place, ..) => vec![DeviceView::new(nsid, place, control.status())],
             Self::NvmeTcp(control) => control.devices(nsid),
+            Self::Nothing | Self::Null | Self::File(_) => Vec::new(),
+        }
+    }
+
+    /// Returns the controllers behind the target that the daemon drives, one for each path.
+    pub(super) fn maintenance(&self) -> Vec<Maintenance> {
+        match self {
+            Self::Nvme(.., driven) => driven.iter().cloned().collect(),
+            Self::NvmeTcp(control) => control.maintenance(),
             Self::Nothing | Self::Null | Self::File(_) => Vec::new(),
         }
     }
@@ -155,7 +168,7 @@ impl TargetControl {
     /// Returns the controller behind the target, if there is one, with its power identifier.
     pub(super) fn peer(&self) -> Option<(String, Option<String>)> {
         match self {
-            Self::Nvme(_, place, power) => {
+            Self::Nvme(_, place, power, _) => {
                 Some((peer(&place.device, place.namespace), power.map(in_hexadecimal)))
             }
             Self::NvmeTcp(control) => Some(control.peer()),
@@ -271,8 +284,8 @@ fn open_generic(
         previous_session: losses.former(&peer(&path.display().to_string(), spec.namespace)),
     };
     let prepared = PreparedGeneric::open(&config).map_err(|error| generic_problem(&error))?;
-    let control =
-        TargetControl::Nvme(prepared.control(), place(path.display().to_string(), spec), prepared.power());
+    let place = place(path.display().to_string(), spec);
+    let control = TargetControl::Nvme(prepared.control(), place, prepared.power(), None);
     Ok((PreparedTarget::Generic(Box::new(prepared)), control))
 }
 

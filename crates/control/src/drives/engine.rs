@@ -14,6 +14,7 @@ use sluice_reactor::Progress;
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::{ClassifierSpec, DriveSpec, SharedKind, UifSpec};
+use sluice_targets::Maintenance;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -293,6 +294,13 @@ pub trait Running: Send + Sync {
     ) -> Result<(), ApiError> {
         let _ = (spec, nsid, may_differ, store);
         Err(ApiError::conflict("the targets of this drive cannot be replaced"))
+    }
+
+    /// Returns the controllers behind the target of a namespace, one for each path to it; none if the daemon drives
+    /// none.
+    fn maintenance(&self, nsid: u32) -> Result<Vec<Maintenance>, ApiError> {
+        let _ = nsid;
+        Ok(Vec::new())
     }
 
     /// Sets the states of the drive's ANA groups. Groups without a rule are optimized.

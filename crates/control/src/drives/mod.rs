@@ -62,7 +62,7 @@ pub use persist::{PersistRequest, Remembered};
 pub use reload::Reloaded;
 pub use storage::Insist;
 pub use storage::random as new_identity;
-pub use target::{TargetState, TargetView, differs};
+pub use target::{BACK_S, FirmwareOrder, MaintenanceView, TargetState, TargetView, differs};
 pub use upgrade::{HandedOver, Upgrade, Upgraded};
 pub use view::{DriveState, DriveView, NamespaceView, Origin, QueueView, RecallView};
 

@@ -1,5 +1,9 @@
 //! Targets of drives: their state, their pause, and their replacement under the hosts of the drive.
 
+mod maintenance;
+
+pub use maintenance::{BACK_S, FirmwareOrder, MaintenanceView};
+
 use super::events::EventKind;
 use super::storage::{Why, is_same_file};
 use super::{DeviceView, Drives, Entry, Origin, Running, Store};

@@ -3,8 +3,10 @@
 use super::{absolute, converse, spec_file};
 use clap::{Args, Subcommand};
 use sluice_api::client::{Client, segment};
-use sluice_api::{DriveList, PauseRequest, TargetList, TargetReplaceRequest};
-use sluice_control::drives::TargetView;
+use sluice_api::{
+    DriveList, FirmwareRequest, PauseRequest, TargetList, TargetReplaceRequest, TargetResetRequest,
+};
+use sluice_control::drives::{BACK_S, MaintenanceView, TargetView};
 use sluice_spec::error::ApiError;
 use sluice_spec::output::Output;
 use sluice_spec::size::Size;
@@ -37,6 +39,37 @@ pub(super) enum TargetCommand {
     },
     /// Put another target in the place of one that is in use, paused or lost; hosts see the same namespace
     Replace(Replace),
+    /// Reset the controller behind a target; commands wait until it is back
+    Reset {
+        /// Name of the drive, and the NSID of its namespace if it has several
+        #[arg(value_name = "DRIVE[:NSID]")]
+        place: Place,
+        /// Seconds until the controller has to be back; then its commands stay parked
+        #[arg(long, value_name = "SECONDS", default_value_t = BACK_S)]
+        back: u32,
+    },
+    /// Upgrade the firmware of the controller behind a target; commands wait for its activation alone
+    Firmware(Firmware),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Firmware {
+    /// Name of the drive, and the NSID of its namespace if it has several
+    #[arg(value_name = "DRIVE[:NSID]")]
+    place: Place,
+    /// Image; without it, the image of the slot becomes active
+    #[arg(long, value_name = "IMAGE", required_unless_present = "slot")]
+    file: Option<PathBuf>,
+    /// Firmware slot; 0 for one of the controller's choice
+    #[arg(long, default_value_t = 0)]
+    slot: u8,
+    /// Commit action: 0 stores the image, 1 stores it and activates it by a reset, 2 activates the image of the slot by a
+    /// reset, 3 activates it without one; 1 with an image and 2 without, unless given
+    #[arg(long)]
+    action: Option<u8>,
+    /// Seconds until the controller has to be back; then its commands stay parked
+    #[arg(long, value_name = "SECONDS", default_value_t = BACK_S)]
+    back: u32,
 }
 
 #[derive(Debug, Args)]
@@ -98,6 +131,16 @@ impl Place {
 
 pub(super) fn run(command: TargetCommand, client: &Client, output: Output) -> Result<(), ApiError> {
     let view: TargetView = match command {
+        TargetCommand::Reset { place, back } => {
+            let request = TargetResetRequest { back_s: Some(back) };
+            let view: MaintenanceView = converse(client.post(&format!("{}/reset", place.path()), &request))?;
+            return output.answer(&view, maintained);
+        }
+        TargetCommand::Firmware(firmware) => {
+            let path = format!("{}/firmware", firmware.place.path());
+            let view: MaintenanceView = converse(client.post(&path, &firmware.request()?))?;
+            return output.answer(&view, maintained);
+        }
         TargetCommand::List { name } => return list(name, client, output),
         TargetCommand::Pause { place, fail_after } => {
             let request = PauseRequest { fail_after_s: fail_after };
@@ -113,6 +156,14 @@ pub(super) fn run(command: TargetCommand, client: &Client, output: Output) -> Re
         }
     };
     output.answer(&view, said)
+}
+
+impl Firmware {
+    fn request(self) -> Result<FirmwareRequest, ApiError> {
+        let file = self.file.map(|file| absolute(&file)).transpose()?;
+        let action = self.action.unwrap_or(if file.is_some() { 1 } else { 2 });
+        Ok(FirmwareRequest { file, slot: self.slot, action, back_s: Some(self.back) })
+    }
 }
 
 impl Replace {
@@ -171,6 +222,20 @@ fn said(target: &TargetView) -> String {
     let idle = target.idle.map(|idle| if idle { "; nothing is in it" } else { "; commands are still in it" });
     let (idle, limit) = (idle.unwrap_or_default(), limit.unwrap_or_default());
     format!("namespace {nsid} of {drive} is on {place}, {state}{idle}{limit}\n")
+}
+
+fn maintained(done: &MaintenanceView) -> String {
+    let MaintenanceView { drive, nsid, firmware, firmware_before, device_ms, own_ms, state, .. } = done;
+    let firmware = match firmware == firmware_before {
+        true => firmware.clone(),
+        false => format!("{firmware} (before: {firmware_before})"),
+    };
+    let image = done.image_bytes.map(|bytes| format!("; image of {bytes} bytes")).unwrap_or_default();
+    let state = state.as_str();
+    format!(
+        "the controller of namespace {nsid} of {drive} is {state}, firmware {firmware}{image}; commands waited: device \
+         {device_ms} ms, own {own_ms} ms\n"
+    )
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod elsewhere;
 mod encrypt;
 mod events;
 mod examples;
+mod firmware;
 mod format;
 mod function;
 mod groups;

@@ -26,19 +26,19 @@ fn on_file(host_timeout_s: u32) -> String {
 }
 
 /// Starts a daemon with a drive on a file, for hosts on the network, at this port.
-fn far(port: u16, more: &str) -> Daemon {
+pub(crate) fn far(port: u16, more: &str) -> Daemon {
     Daemon::start(&format!(
         "[tcp]\nlisten = [\"127.0.0.1:{port}\"]\n[[drive]]\nname = \"disk\"\n[drive.tcp]\nnqn = \"{NQN}{more}\"\n\
          [[drive.namespace]]\ntarget = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n"
     ))
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port()
 }
 
 /// Returns a drive on a far one. Its lost connection is cleared up soon.
-fn near(port: u16) -> Daemon {
+pub(crate) fn near(port: u16) -> Daemon {
     Daemon::start(&format!(
         "[[drive]]\nname = \"demo\"\nhost_timeout_s = 6\n[[drive.namespace]]\ntarget = \"nvme-tcp\"\n\
          nvme_tcp = {{ address = \"127.0.0.1:{port}\", subnqn = \"{NQN}\", keep_alive_s = 1, timeout_s = 1 }}\n"
@@ -46,19 +46,19 @@ fn near(port: u16) -> Daemon {
 }
 
 /// Returns the identifiers of a namespace: its Identify Namespace data, and its list of descriptors.
-fn identity(host: &mut Controller) -> (u64, Vec<u8>, Vec<u8>) {
+pub(crate) fn identity(host: &mut Controller) -> (u64, Vec<u8>, Vec<u8>) {
     let namespace = host.identify_namespace(1).expect("it is there");
     let descriptors = host.identify(Cns::NAMESPACE_DESCRIPTORS, 1).expect("a list");
     (namespace.nsze, [&namespace.nguid[..], &namespace.eui64[..]].concat(), descriptors.to_vec())
 }
 
-fn state(daemon: &Daemon) -> TargetState {
+pub(crate) fn state(daemon: &Daemon) -> TargetState {
     let list: serde_json::Value =
         serde_json::from_str(&daemon.ok(&["target", "list", "demo", "-o", "json"])).expect("JSON");
     serde_json::from_value(list["targets"][0]["state"].clone()).expect("a state")
 }
 
-fn read(disk: &mut Namespace, slba: u64) -> Vec<u8> {
+pub(crate) fn read(disk: &mut Namespace, slba: u64) -> Vec<u8> {
     let mut data = vec![0; 4096];
     disk.read(slba, &mut data).expect("read");
     data

@@ -4,6 +4,8 @@
 //! is lost, or a target reports a timeout, the thread notifies all ports and reconnects with growing pauses.
 //! Without work it sleeps.
 
+mod maintenance;
+
 use super::buffers::Buffers;
 use super::confine::Partition;
 use super::error::ErrorKind;
@@ -12,6 +14,7 @@ use super::port::{Generation, Link, Port, RangeRequest, ThreadEvent, ThreadReque
 use super::previous_peer::PreviousPeer;
 use super::raw::{AdminRequest, brings_data};
 use super::{Address, NvmeControl};
+use crate::remote::maintenance::{ATTEMPT_PAUSE, Order, PendingReset};
 use crate::remote::{EventRequests, Incompatible, LogLimit, NamespaceInfo, Notifier, Present, Retry};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_host::{
@@ -51,6 +54,12 @@ pub(super) struct AdminThread {
     previous_peer: Option<PreviousPeer>,
     timeout: Duration,
     pub(super) logged: LogLimit,
+    /// Orders of the control plane.
+    orders: Receiver<Order>,
+    /// Namespaces of the ports at the time at which their context was stored.
+    saved: Vec<(u16, NamespaceInfo)>,
+    /// Reset in progress.
+    resetting: Option<PendingReset>,
 }
 
 /// A connection to the device.
@@ -95,7 +104,12 @@ impl PortState {
 }
 
 impl AdminThread {
-    pub(super) fn new(address: Address, requests: Receiver<ThreadRequest>, notifier: Arc<Notifier>) -> Self {
+    pub(super) fn new(
+        address: Address,
+        requests: Receiver<ThreadRequest>,
+        orders: Receiver<Order>,
+        notifier: Arc<Notifier>,
+    ) -> Self {
         Self {
             address,
             requests,
@@ -108,6 +122,9 @@ impl AdminThread {
             previous_peer: None,
             timeout: TIMEOUT,
             logged: LogLimit::new(),
+            orders,
+            saved: Vec::new(),
+            resetting: None,
         }
     }
 
@@ -122,6 +139,7 @@ impl AdminThread {
                     Err(TryRecvError::Disconnected) => return self.shut_down(),
                 }
             }
+            self.execute_orders();
             self.handle_async_events();
             if self.link.is_none() && self.has_ports() && self.retry.is_due() {
                 self.reconnect();
@@ -242,6 +260,8 @@ impl AdminThread {
 
     /// Connects again, and sends each port a new link.
     fn reconnect(&mut self) {
+        let began = Instant::now();
+        self.resetting.iter_mut().for_each(PendingReset::attempt);
         let connected = self.connect();
         // A server accepts the next client when the commands of the last one have ended. If the process of
         // the last server still exists, this is the same server.
@@ -249,10 +269,14 @@ impl AdminThread {
             self.release_memory();
         }
         let connected = connected.and_then(|()| self.restore());
+        self.end_reset(began, connected.as_ref().err());
         if let Err(error) = connected {
             tracing::warn!(device = %self.address, %error, "an NVMe device cannot be connected to again");
             self.hang_up();
-            self.retry.failed();
+            match self.resetting {
+                Some(_) => self.retry.soon(ATTEMPT_PAUSE),
+                None => self.retry.failed(),
+            }
         } else {
             tracing::info!(device = %self.address, "an NVMe device is there again");
         }

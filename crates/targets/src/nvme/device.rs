@@ -4,7 +4,8 @@ use super::admin_thread::AdminThread;
 use super::error::{ErrorKind, NvmeError};
 use super::port::{Link, Port, RangeRequest, RequestSender, ThreadRequest};
 use super::{Address, NvmeConfig, NvmeControl};
-use crate::remote::Notifier;
+use crate::remote::maintenance::orders;
+use crate::remote::{Maintenance, Notifier};
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -20,6 +21,7 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 struct Device {
     requests: RequestSender,
+    maintenance: Maintenance,
 }
 
 /// A device, for as long as its admin thread runs.
@@ -45,6 +47,11 @@ pub(super) struct PortHandle {
 }
 
 impl PortHandle {
+    /// Returns a handle on the device, for the control plane.
+    pub(super) fn maintenance(&self) -> Maintenance {
+        self.device.maintenance.clone()
+    }
+
     pub(super) fn send(&self, request: ThreadRequest) {
         // Without an admin thread the process is about to end.
         let _ = self.device.requests.send(request);
@@ -124,13 +131,14 @@ fn start(address: &Address, devices: &mut Vec<DeviceEntry>) -> Result<Arc<Device
     let notifier = Arc::new(Notifier::new().map_err(|error| ErrorKind::Device(error.into()))?);
     let (sender, receiver) = channel();
     let requests = RequestSender::new(sender, Arc::clone(&notifier));
-    let admin_thread = AdminThread::new(address.clone(), receiver, notifier);
+    let (maintenance, orders) = orders(&notifier);
+    let admin_thread = AdminThread::new(address.clone(), receiver, orders, notifier);
     let thread = std::thread::Builder::new().name("sluice-nvme".to_owned());
     let admin_thread = thread.spawn(move || admin_thread.run()).map_err(|error| {
         tracing::error!(%error, "the thread that drives an NVMe device cannot be started");
         ErrorKind::NoThread
     })?;
-    let device = Arc::new(Device { requests });
+    let device = Arc::new(Device { requests, maintenance });
     devices.push(DeviceEntry { address: address.clone(), device: Arc::downgrade(&device), admin_thread });
     Ok(device)
 }

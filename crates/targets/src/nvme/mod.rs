@@ -40,7 +40,7 @@ pub use error::NvmeError;
 pub use generic::{Generic, GenericConfig, GenericError, PreparedGeneric};
 pub use target::Target as Nvme;
 
-use crate::remote::{LossNotice, PowerId, PreviousSession};
+use crate::remote::{LossNotice, Maintenance, PowerId, PreviousSession};
 use sluice_command::Passthrough;
 use sluice_reactor::{Io, TaskId};
 use std::io;
@@ -137,6 +137,11 @@ impl PreparedNvme {
     /// Returns the device's power identifier, if it reported one.
     pub fn power(&self) -> Option<PowerId> {
         self.handle.link.as_ref().and_then(|link| link.info.power)
+    }
+
+    /// Returns a handle on the device, for the control plane.
+    pub fn maintenance(&self) -> Maintenance {
+        self.handle.maintenance()
     }
 
     /// Returns a handle on the target's counters, for the control plane.

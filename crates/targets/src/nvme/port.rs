@@ -79,6 +79,8 @@ pub(super) struct RangeRequest {
 pub(super) enum ThreadEvent {
     /// The device is connected again.
     Up(Box<Link>),
+    /// The device was shut down in order: all writes that it acknowledged are durable.
+    Durable,
     /// The device is gone, or was given up. No command of that generation will be completed. Until
     /// [`ThreadEvent::MemoryReleased`], memory that was mapped for it may still change.
     Down,

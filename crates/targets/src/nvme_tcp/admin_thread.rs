@@ -3,12 +3,17 @@
 //! The thread connects, keeps the association alive, and handles the controller's events. When a connection
 //! is lost, it resets both connections and reconnects with growing pauses.
 
+mod maintenance;
+
 use super::error::{ErrorKind, NvmeTcpError};
 use super::fabrics::{Association, IoQueue, Notice};
-use super::link::timespec;
+use super::link::{Data, timespec};
 use super::transport::{Tcp, Transport};
 use super::{NvmeTcpConfig, NvmeTcpControl};
-use crate::remote::{Incompatible, LogLimit, NamespaceInfo, Notifier, Present, Retry, Unflushed};
+use crate::remote::maintenance::{ATTEMPT_PAUSE, Order, PendingReset, orders};
+use crate::remote::{
+    Incompatible, LogLimit, Maintenance, NamespaceInfo, Notifier, Present, Retry, Unflushed,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::Shutdown;
 use sluice_nvme::AnaState;
@@ -49,6 +54,7 @@ pub(super) struct NamespaceHandle {
     pub(super) notifier: Arc<Notifier>,
     /// Unflushed writes of the namespace, along all paths.
     pub(super) unflushed: Arc<Unflushed>,
+    pub(super) maintenance: Maintenance,
     requests: Option<Sender<ThreadRequest>>,
     /// Notifier of the admin thread.
     thread_notifier: Arc<Notifier>,
@@ -66,6 +72,8 @@ pub(super) struct Connected {
 #[derive(Debug)]
 pub(super) enum ThreadEvent {
     Up(Box<Connected>),
+    /// The controller was shut down in order: all writes that it acknowledged are durable.
+    Durable,
     /// The connection of that generation is to be given up.
     Down(Generation),
     /// The connection is reset: nothing of it arrives any more. `has_ended` if the controller has seen its
@@ -198,6 +206,7 @@ fn start(
     let notifiers = || Notifier::new().map(Arc::new).map_err(ErrorKind::Socket);
     let (notifier, thread_notifier) = (notifiers()?, notifiers()?);
     let ((sender, requests), (events, listener)) = (channel(), channel());
+    let (maintenance, orders) = orders(&thread_notifier);
     let admin_thread = AdminThread {
         transport: Box::new(tcp(config)),
         config: config.clone(),
@@ -205,6 +214,9 @@ fn start(
         seen: Arc::clone(seen),
         requests,
         own_notifier: Arc::clone(&thread_notifier),
+        orders,
+        saved: None,
+        resetting: None,
         events,
         notifier: Arc::clone(&notifier),
         lost_at: connections.is_none().then(Instant::now),
@@ -226,6 +238,7 @@ fn start(
         events: listener,
         notifier,
         unflushed,
+        maintenance,
         requests: Some(sender),
         thread_notifier,
     };
@@ -339,6 +352,12 @@ struct AdminThread {
     seen: Arc<OnceLock<NamespaceInfo>>,
     requests: Receiver<ThreadRequest>,
     own_notifier: Arc<Notifier>,
+    /// Orders of the control plane.
+    orders: Receiver<Order>,
+    /// Namespace at the time at which its context was stored.
+    saved: Option<NamespaceInfo>,
+    /// Reset in progress.
+    resetting: Option<PendingReset>,
     events: Sender<ThreadEvent>,
     notifier: Arc<Notifier>,
     connections: Option<Connections>,
@@ -387,6 +406,7 @@ impl AdminThread {
                     Err(TryRecvError::Disconnected) => return self.shut_down(),
                 }
             }
+            self.execute_orders();
             match &mut self.connections {
                 Some(connections) => {
                     match serve(connections, &self.config, &self.control, &self.seen, &mut self.logged) {
@@ -471,14 +491,22 @@ impl AdminThread {
         if self.given_up || !self.retry.is_due() {
             return;
         }
+        let began = Instant::now();
+        self.resetting.iter_mut().for_each(PendingReset::attempt);
         let made = connect(&*self.transport, &self.config, &self.control);
+        let compared =
+            made.as_ref().ok().map(|(connections, info, _)| self.compare_reset(began, connections, info));
         let accepted = made.and_then(|made| self.accept(made));
+        self.end_reset(accepted.as_ref().err(), compared);
         let NvmeTcpConfig { address, subnqn, .. } = &self.config;
         match accepted {
             Ok(()) => tracing::info!(%address, %subnqn, "an NVMe/TCP controller is there again"),
             Err(error) => {
                 tracing::warn!(%address, %subnqn, error = %error, "an NVMe/TCP controller cannot be connected to again");
-                self.retry.failed();
+                match self.resetting {
+                    Some(_) => self.retry.soon(ATTEMPT_PAUSE),
+                    None => self.retry.failed(),
+                }
             }
         }
     }

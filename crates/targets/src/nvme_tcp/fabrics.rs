@@ -53,6 +53,8 @@ pub(super) struct Association {
     ana_groups: Option<u32>,
     requests: EventRequests,
     limit: Duration,
+    /// Time in which the controller became ready.
+    pub(super) ready_time: Duration,
 }
 
 /// An I/O queue before it is given to a reactor.
@@ -75,7 +77,9 @@ impl Association {
         let response = send_connect(&mut admin, config, &connect, CNTLID_DYNAMIC)?;
         let cntlid = response.dw0 as u16;
         let (entries, cc, notices, ana_groups, requests) = (0, 0, 0, None, EventRequests::new());
-        let mut association = Self { admin, cntlid, entries, cc, notices, ana_groups, requests, limit };
+        let ready_time = Duration::ZERO;
+        let mut association =
+            Self { admin, cntlid, entries, cc, notices, ana_groups, requests, limit, ready_time };
         let cap = association.property(register::CAP, 8)?;
         // CAP.MPSMIN and CC.MPS: no smaller pages than the controller has, although no pages are used here.
         association.cc = CC_ENABLE | ((cap >> 48 & 0xf) as u32) << 7;
@@ -85,12 +89,14 @@ impl Association {
         }
         // CAP.TO is in units of 500 ms.
         let ready = Duration::from_millis((cap >> 24 & 0xff).max(1) * 500).max(limit);
+        let began = Instant::now();
         association.enable(ready)?;
+        association.ready_time = began.elapsed();
         Ok(association)
     }
 
     /// Sends an admin command, which must not fail.
-    fn admin_command(
+    pub(super) fn admin_command(
         &mut self,
         entry: SubmissionEntry,
         data: Data<'_>,
@@ -125,6 +131,20 @@ impl Association {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Clears CC.EN and waits until the controller has stopped.
+    pub(super) fn disable(&mut self) -> Result<(), ErrorKind> {
+        let set = fabrics::property_set(register::CC, self.cc & !1);
+        self.admin_command(set, Data::None, "Property Set of CC")?;
+        let deadline = Instant::now() + self.limit;
+        while self.property(register::CSTS, 4)? as u32 & csts::RDY != 0 {
+            if Instant::now() >= deadline {
+                return Err(ErrorKind::Timeout("resetting the controller"));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     /// Sends Identify Controller.

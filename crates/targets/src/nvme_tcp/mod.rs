@@ -37,7 +37,7 @@ pub use error::NvmeTcpError;
 pub use multipath::{Multipath, PATHS_MAX, PathPolicy};
 pub use target::Target as NvmeTcp;
 
-use crate::remote::{LossNotice, PowerId, PreviousSession, Unflushed};
+use crate::remote::{LossNotice, Maintenance, PowerId, PreviousSession, Unflushed};
 use sluice_nvme_auth::Terms;
 use sluice_reactor::{Io, TaskId};
 use sluice_tls::Keys;
@@ -178,6 +178,11 @@ impl PreparedNvmeTcp {
     /// Returns a handle on the target's counters, for the control plane.
     pub fn control(&self) -> NvmeTcpControl {
         self.control.clone()
+    }
+
+    /// Returns a handle on the controller, for the control plane.
+    pub fn maintenance(&self) -> Maintenance {
+        self.handle.maintenance.clone()
     }
 
     /// Returns the losses of the namespace, for the control plane.

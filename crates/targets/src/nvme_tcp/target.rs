@@ -299,6 +299,7 @@ impl Target {
                     self.next = Some(connected);
                     self.take_next(lane);
                 }
+                ThreadEvent::Durable => self.unflushed.flushed(self.unflushed.mark()),
                 ThreadEvent::Reset { has_ended } => {
                     self.is_resetting = false;
                     self.reset(has_ended, lane);

@@ -206,6 +206,22 @@ impl NamespaceInfo {
         self.name == before.name && self.block_shift == before.block_shift
     }
 
+    /// Returns how this namespace differs from the one before in identity, format or size; none if it does not.
+    pub(crate) fn difference(&self, before: &NamespaceInfo) -> Option<String> {
+        if self.name != before.name {
+            let same_device =
+                self.name.serial == before.name.serial && self.name.subnqn == before.name.subnqn;
+            let what = if same_device { "namespace" } else { "controller" };
+            return Some(format!("another {what} answers there"));
+        }
+        if self.block_shift != before.block_shift {
+            let (now, was) = (self.block_size(), before.block_size());
+            return Some(format!("its blocks have {now} bytes, and had {was}"));
+        }
+        (self.blocks != before.blocks)
+            .then(|| format!("its namespace has {} bytes, and had {}", self.bytes(), before.bytes()))
+    }
+
     /// Returns whether this namespace can take the place of the one before: the same device, in the same
     /// format, with no less than it had.
     pub(crate) fn replaces(&self, before: &NamespaceInfo, end: u64) -> bool {

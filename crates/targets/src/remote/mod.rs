@@ -3,6 +3,7 @@
 mod event_requests;
 mod identity;
 mod incompatible;
+pub(crate) mod maintenance;
 mod notifier;
 mod presence;
 mod retry;
@@ -13,6 +14,7 @@ pub(crate) use event_requests::{EventRequests, LogLimit};
 pub use identity::PowerId;
 pub(crate) use identity::{BLOCKS_MAX, NamespaceInfo};
 pub(crate) use incompatible::Incompatible;
+pub use maintenance::{Activation, ControllerContext, Maintenance, MaintenanceFault, ResetReport};
 pub(crate) use notifier::Notifier;
 pub(crate) use presence::Present;
 pub use presence::await_shutdowns;

@@ -27,6 +27,11 @@ impl Retry {
         self.at.saturating_duration_since(Instant::now())
     }
 
+    /// Makes the next attempt due after a short pause.
+    pub(crate) fn soon(&mut self, pause: Duration) {
+        *self = Self { at: Instant::now() + pause, pause: FIRST };
+    }
+
     /// Records a failed attempt.
     pub(crate) fn failed(&mut self) {
         self.at = Instant::now() + self.pause;

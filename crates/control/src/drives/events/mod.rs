@@ -37,6 +37,12 @@ pub enum EventKind {
     TargetResumed,
     /// A target was put in the place of another.
     TargetReplaced,
+    /// The controller behind a target was reset by an operator.
+    TargetReset,
+    /// A further tenth of a firmware image is downloaded.
+    FirmwareProgress,
+    /// An image was committed to a controller.
+    FirmwareCommitted,
     JobStarted,
     /// A further tenth of a job is done.
     JobProgress,
@@ -71,6 +77,9 @@ impl EventKind {
             Self::TargetPaused => "target_paused",
             Self::TargetResumed => "target_resumed",
             Self::TargetReplaced => "target_replaced",
+            Self::TargetReset => "target_reset",
+            Self::FirmwareProgress => "firmware_progress",
+            Self::FirmwareCommitted => "firmware_committed",
             Self::JobStarted => "job_started",
             Self::JobProgress => "job_progress",
             Self::JobPaused => "job_paused",

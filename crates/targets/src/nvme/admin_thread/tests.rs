@@ -153,7 +153,8 @@ fn admin_thread(device: &Arc<EventfulDevice>) -> (AdminThread, RequestSender) {
     let notifier = Arc::new(Notifier::new().expect("an eventfd"));
     let (sender, receiver) = channel();
     let requests = RequestSender::new(sender, Arc::clone(&notifier));
-    let mut admin_thread = AdminThread::new(Address::Pci("eventful".to_owned()), receiver, notifier);
+    let (_, orders) = channel();
+    let mut admin_thread = AdminThread::new(Address::Pci("eventful".to_owned()), receiver, orders, notifier);
     let settings = Settings { timeout: Duration::from_secs(600), ..Settings::default() };
     let transport: Arc<dyn PciTransport> = device.clone();
     let mut controller = Controller::start(transport, settings).expect("enabled");

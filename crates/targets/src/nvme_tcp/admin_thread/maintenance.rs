@@ -1,0 +1,168 @@
+//! Orders of the control plane: resets of the controller, and firmware.
+
+use super::{AdminThread, Connections, Data, ThreadEvent};
+use crate::nvme_tcp::error::ErrorKind;
+use crate::remote::maintenance::{Order, PendingReset, Reply, activation, check_same, commit, download};
+use crate::remote::{Activation, ControllerContext, MaintenanceFault, NamespaceInfo, ResetReport};
+use std::time::{Duration, Instant};
+
+/// Bytes of data in a capsule of the admin queue (NVMe/TCP 3.4.2.1).
+const PIECE_MAX: usize = 8192;
+
+impl From<&ErrorKind> for MaintenanceFault {
+    fn from(error: &ErrorKind) -> Self {
+        match error {
+            ErrorKind::Status(command, status) => Self::Refused { command, status: *status },
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl AdminThread {
+    /// Executes the orders that have come.
+    pub(super) fn execute_orders(&mut self) {
+        while let Ok(order) = self.orders.try_recv() {
+            match order {
+                Order::Save(reply) => answer(&reply, self.save()),
+                Order::Compare(reply) => answer(&reply, self.compare()),
+                Order::Download { offset, piece, reply } => {
+                    let entry = download(offset, piece.len());
+                    let sent = self.with_connections(|connections| {
+                        let data = Data::Out(&piece);
+                        connections
+                            .association
+                            .admin_command(entry, data, "Firmware Image Download")
+                            .map(drop)
+                    });
+                    answer(&reply, sent);
+                }
+                Order::Commit { slot, action, limit, reply } => {
+                    answer(&reply, self.commit(slot, action, limit))
+                }
+                Order::Reset { limit, reply } => self.begin_reset(limit, reply),
+            }
+        }
+    }
+
+    /// Calls `act` with the connections. A failure of the connection loses it.
+    fn with_connections<T>(
+        &mut self,
+        act: impl FnOnce(&mut Connections) -> Result<T, ErrorKind>,
+    ) -> Result<T, MaintenanceFault> {
+        let connections = self.connections.as_mut().ok_or(MaintenanceFault::NotConnected)?;
+        let done = act(connections);
+        if let Err(error) = &done
+            && !matches!(error, ErrorKind::Status(..) | ErrorKind::Incompatible(_))
+        {
+            self.lose(&error.to_string());
+        }
+        done.map_err(|error| MaintenanceFault::from(&error))
+    }
+
+    fn commit(&mut self, slot: u8, action: u8, limit: Duration) -> Result<Activation, MaintenanceFault> {
+        let response = self.with_connections(|connections| {
+            let admin = &mut connections.association.admin;
+            admin.command(commit(slot, action), Data::None, limit, "Firmware Commit")
+        });
+        activation(response?.status())
+    }
+
+    fn save(&mut self) -> Result<ControllerContext, MaintenanceFault> {
+        let nsid = self.config.nsid;
+        let (context, info) = self.with_connections(|connections| connections.context(nsid))?;
+        self.saved = Some(info);
+        context
+    }
+
+    fn compare(&mut self) -> Result<ControllerContext, MaintenanceFault> {
+        let nsid = self.config.nsid;
+        let (context, info) = self.with_connections(|connections| connections.context(nsid))?;
+        self.saved.as_ref().map_or(Ok(()), |saved| check_same(saved, &info))?;
+        context
+    }
+
+    /// Shuts the controller down, so that its cache is durable, and resets it. The loop connects again.
+    fn begin_reset(&mut self, limit: Duration, reply: Reply<ResetReport>) {
+        if self.saved.is_none()
+            && let Err(fault) = self.save()
+        {
+            return answer(&reply, Err(fault));
+        }
+        let began = Instant::now();
+        let Some(connections) = &mut self.connections else {
+            return answer(&reply, Err(MaintenanceFault::NotConnected));
+        };
+        // A controller ends the connections of its I/O queues with the reset.
+        connections.association.admin.tie(None);
+        let is_down = connections.association.shut_down();
+        let is_reset = is_down.as_ref().map_or(Ok(()), |()| connections.association.disable());
+        match &is_down {
+            Ok(()) => self.send(ThreadEvent::Durable),
+            Err(error) => {
+                tracing::warn!(address = %self.config.address, %error, "a controller was reset without a shutdown")
+            }
+        }
+        if let Err(error) = is_reset {
+            tracing::debug!(address = %self.config.address, %error, "a controller did not report the end of its reset");
+        }
+        let device = began.elapsed();
+        self.lose("it is reset by order");
+        self.retry.soon(Duration::ZERO);
+        self.given_up = false;
+        self.resetting = Some(PendingReset::new(reply, limit, device));
+    }
+
+    /// Compares the namespace of a new connection with the one before a reset, if there was one. `began` is the time of
+    /// the attempt.
+    pub(super) fn compare_reset(
+        &mut self,
+        began: Instant,
+        connections: &Connections,
+        info: &NamespaceInfo,
+    ) -> Result<(), MaintenanceFault> {
+        let Some(pending) = &mut self.resetting else { return Ok(()) };
+        pending.reached(began, connections.association.ready_time);
+        self.saved.as_ref().map_or(Ok(()), |saved| check_same(saved, info))
+    }
+
+    /// Answers a reset after an attempt to connect, or lets it go on. `compared` is the result of a connection.
+    pub(super) fn end_reset(
+        &mut self,
+        error: Option<&ErrorKind>,
+        compared: Option<Result<(), MaintenanceFault>>,
+    ) {
+        let Some(pending) = self.resetting.take() else { return };
+        match (compared, error) {
+            (Some(Err(fault)), _) => pending.end(Err(fault)),
+            (_, Some(ErrorKind::Replaced)) => {
+                pending.end(Err(MaintenanceFault::Differs(ErrorKind::Replaced.to_string())));
+            }
+            (_, Some(error)) => self.resetting = pending.failed(error.to_string()),
+            (_, None) => {
+                let nsid = self.config.nsid;
+                let context = self.with_connections(|connections| connections.context(nsid));
+                pending.end(context.and_then(|(context, _)| context));
+            }
+        }
+    }
+}
+
+impl Connections {
+    /// Reads the state of the controller and of its namespace.
+    fn context(
+        &mut self,
+        nsid: u32,
+    ) -> Result<(Result<ControllerContext, MaintenanceFault>, NamespaceInfo), ErrorKind> {
+        let controller = self.association.identify()?;
+        let info = self.association.info(&controller, nsid)?;
+        let requests_events = self.association.notice_left().is_none();
+        let context = ControllerContext::of(&controller, PIECE_MAX);
+        let context = context.map(|it| ControllerContext { queues: 1, namespaces: 1, requests_events, ..it });
+        Ok((context, info))
+    }
+}
+
+fn answer<T>(reply: &Reply<T>, result: Result<T, MaintenanceFault>) {
+    // The requester may have given up waiting.
+    let _ = reply.try_send(result);
+}
