@@ -19,6 +19,24 @@ impl Router {
         Ok(())
     }
 
+    /// Inserts a layer, as [`insert`](Self::insert) does. Further paths that entered the layer below it enter the new one,
+    /// so that no command passes by.
+    pub fn insert_for_all<E: From<StackError>>(
+        &mut self,
+        at: usize,
+        build: impl FnOnce(NodeId, &mut StackBuilder) -> Result<NodeId, E>,
+        accept: impl FnOnce(Insertion) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let under = self.stack.chain().get(at).copied();
+        self.insert(at, build, accept)?;
+        let new = self.stack.chain().get(at).copied();
+        if let (Some(under), Some(new)) = (under, new) {
+            self.paths.iter_mut().filter(|path| path.entry == under).for_each(|path| path.entry = new);
+            self.derive();
+        }
+        Ok(())
+    }
+
     /// Replaces a layer and all below it, as [`Stack::exchange`](sluice_command::Stack::exchange) does. No further path
     /// may enter one of them.
     pub fn exchange<E: From<StackError>>(

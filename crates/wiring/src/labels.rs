@@ -272,6 +272,12 @@ pub(super) fn keeps_size(drive: &str, nsid: u32) -> ApiError {
     .hint("move the data to a new drive with larger members")
 }
 
+/// Returns the problem for a target that is a member of a set with labels.
+pub(super) fn is_member(drive: &str, nsid: u32) -> ApiError {
+    ApiError::conflict(format!("the target of namespace {nsid} of drive `{drive}` is a member of a set with labels"))
+        .hint("stop the daemon, and give the new storage its label: `sluice member replace`, docs/howto/replace-a-disk.md")
+}
+
 /// Checks that the function which the namespace shall have at index `at` can be attached to a drive in use: its
 /// members have no labels, and shall have none.
 pub(super) fn may_attach(spec: &NamespaceSpec, at: usize, drive: &str) -> Result<(), ApiError> {

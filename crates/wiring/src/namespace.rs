@@ -402,10 +402,11 @@ impl PreparedStack {
 
     fn build(self, stack: &mut StackBuilder, at: &Site<'_>) -> Result<Chain, ApiError> {
         let mut top = self.target.add(stack, at)?;
-        let mut chain = vec![top];
         if let Some(limit) = self.pause {
             top = pause::add(stack, top, limit, now_ns()).map_err(|error| in_words(&error))?;
         }
+        // A path that enters the stack at its target enters the layer of a pause.
+        let mut chain = vec![top];
         for function in self.functions.into_iter().rev() {
             top = function.build(top, stack, at)?;
             chain.push(top);

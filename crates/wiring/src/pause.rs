@@ -11,6 +11,7 @@ use sluice_control::state::Unflushed;
 use sluice_controller::{EditStackError, Subsystem};
 use sluice_frontend::Drive;
 use sluice_spec::error::ApiError;
+use sluice_spec::size::Size;
 use sluice_spec::{DriveSpec, NamespaceSpec};
 use sluice_targets::Paused;
 use std::time::{Duration, Instant};
@@ -101,12 +102,15 @@ impl WiredDrive {
             (stack.target.peer(), !stack.labelled.is_empty())
         };
         if is_labelled {
-            return Err(labels::keeps_size(&self.name, nsid));
+            return Err(labels::is_member(&self.name, nsid));
         }
         let (prepared, control) = self.open_other(spec, namespace, was, may_differ)?;
         self.clear(nsid)?;
         store()?;
-        self.swap(nsid, prepared, may_differ)?;
+        // Other paths and the layers of functions keep their sizes.
+        let is_fixed =
+            !namespace.paths.is_empty() || namespace.functions.iter().any(|it| !it.layers().is_empty());
+        self.swap(nsid, prepared, Allowed { differs: may_differ, grows: !is_fixed })?;
         let former = {
             let mut stacks = self.stacks_mut();
             let stack = stacks.get_mut(nsid as usize - 1).and_then(|stacks| stacks.first_mut());
@@ -158,7 +162,7 @@ impl WiredDrive {
         }
     }
 
-    fn swap(&self, nsid: u32, prepared: PreparedTarget, may_differ: bool) -> Result<(), ApiError> {
+    fn swap(&self, nsid: u32, prepared: PreparedTarget, allowed: Allowed) -> Result<(), ApiError> {
         self.recall_queues(None)?;
         let task = self.task.id();
         let swapped = self.task.call(move |local| {
@@ -167,7 +171,7 @@ impl WiredDrive {
             let at = position(subsystem, nsid)? + 1;
             let site = Site { task, io: &io, nsid };
             let build = |stack: &mut StackBuilder| prepared.add(stack, &site);
-            Some(subsystem.replace_target(nsid, at, build, |it| check(it, may_differ)))
+            Some(subsystem.replace_target(nsid, at, build, |it| check(it, allowed)))
         });
         swapped.map_err(gone)?.ok_or_else(closed)?.map_err(|error| match error {
             EditStackError::Build(problem) => problem,
@@ -178,11 +182,25 @@ impl WiredDrive {
     }
 }
 
-/// Checks that two targets are the same storage, unless they may differ.
-fn check(Insertion { under: was, layer: is }: &Insertion, may_differ: bool) -> Result<(), ApiError> {
+/// Differences of a new target that are allowed.
+#[derive(Clone, Copy, Debug)]
+struct Allowed {
+    /// Other storage.
+    differs: bool,
+    /// More bytes.
+    grows: bool,
+}
+
+/// Checks that two targets are the same storage, and of the same size, unless they may differ.
+fn check(Insertion { under: was, layer: is }: &Insertion, allowed: Allowed) -> Result<(), ApiError> {
+    if is.size > was.size && !allowed.grows {
+        let (has, needs) = (Size(is.size), Size(was.size));
+        return Err(ApiError::conflict(format!("the new target has {has}, and the present one {needs}"))
+            .hint("other paths or layers of the namespace keep their size: name a target of the same size"));
+    }
     let is_known = ![0, Storage::UNSEEN.id].contains(&was.storage.id);
     let is_same = is_known && was.storage.id == is.storage.id;
-    if may_differ || is_same { Ok(()) } else { Err(differs()) }
+    if allowed.differs || is_same { Ok(()) } else { Err(differs()) }
 }
 
 /// Returns the position of the layer of a pause.

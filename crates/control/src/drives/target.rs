@@ -282,7 +282,7 @@ impl Drives {
         is_paused: bool,
     ) -> Result<(Entry, Arc<dyn Running>), ApiError> {
         let entry = self.entry(name)?;
-        check_pausable(namespace_of(&entry.spec, nsid)?)?;
+        namespace_of(&entry.spec, nsid)?;
         let is_now = find_paused(&self.saved(), name, nsid).is_some();
         if is_now != is_paused {
             let word = if is_now { "paused already" } else { "not paused" };
@@ -322,18 +322,8 @@ fn namespace_of(spec: &DriveSpec, nsid: u32) -> Result<&NamespaceSpec, ApiError>
     spec.namespace(nsid).ok_or_else(|| no_namespace(&spec.name, nsid))
 }
 
-/// Refuses a namespace whose commands reach its target by further ways.
-fn check_pausable(namespace: &NamespaceSpec) -> Result<(), ApiError> {
-    match namespace.paths.is_empty() {
-        true => Ok(()),
-        false => Err(ApiError::conflict("a classifier can send commands past its first path")
-            .hint("only the target of a namespace without further paths is paused and replaced")),
-    }
-}
-
 /// Refuses a namespace whose target cannot be replaced by any other.
 fn check_replaceable(namespace: &NamespaceSpec) -> Result<(), ApiError> {
-    check_pausable(namespace)?;
     namespace.target_spec().check_storage().map_err(|_| {
         ApiError::conflict(format!(
             "the data of a {} target is in the daemon alone",
@@ -341,13 +331,30 @@ fn check_replaceable(namespace: &NamespaceSpec) -> Result<(), ApiError> {
         ))
         .hint("create another drive, and copy the data in the guest")
     })?;
-    let beside = |function: &&FunctionSpec| !function.layers().is_empty();
-    match namespace.functions.iter().find(beside) {
+    match namespace.functions.iter().find_map(why_kept) {
         None => Ok(()),
-        Some(_) => Err(ApiError::conflict("a function of the namespace has storage beside its target").hint(
-            "its own orders replace a member: see `sluice function tell`, and docs/howto/replace-a-disk.md",
-        )),
+        Some((kind, remedy)) => Err(ApiError::conflict(format!(
+            "`{kind}` recognizes the storage below it, and would take another target for a new member"
+        ))
+        .hint(remedy)),
     }
+}
+
+/// Returns the kind of a function that has storage beside its target and recognizes it, with the remedy. A function
+/// without a state works on any copy.
+fn why_kept(function: &FunctionSpec) -> Option<(String, &'static str)> {
+    let has_state = match function {
+        FunctionSpec::Uif(uif) => !uif.layers.is_empty(),
+        layer => !layer.layers().is_empty() && !layer.shape().is_stateless,
+    };
+    let kind = function.name();
+    let remedy = if kind.starts_with("replicate") || kind.starts_with("mirror") || kind.starts_with("parity")
+    {
+        "its own orders take a member out and copy to another: `sluice function tell`, docs/howto/replace-a-disk.md"
+    } else {
+        "stop the daemon, copy the target and all other storage of the function, and name the new places in the configuration"
+    };
+    has_state.then_some((kind, remedy))
 }
 
 fn state_of(namespace: &NamespaceSpec, nsid: u32, devices: &[DeviceView]) -> TargetState {

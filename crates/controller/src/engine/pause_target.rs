@@ -23,7 +23,7 @@ impl Subsystem {
     ) -> Result<(), EditStackError<E>> {
         let namespace = self.get_mut(nsid).ok_or(Refusal::NoSuchNamespace(nsid))?;
         let build = |under, stack: &mut StackBuilder| build(under, stack).map_err(EditStackError::Build);
-        namespace.router_mut().insert(at, build, |_| Ok(()))?;
+        namespace.router_mut().insert_for_all(at, build, |_| Ok(()))?;
         namespace.stack_edited();
         self.update_stacks();
         Ok(())

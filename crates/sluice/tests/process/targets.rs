@@ -3,6 +3,7 @@
 use crate::common::{Daemon, namespace, wait_for};
 use crate::load::under_load;
 use crate::nvme::{Load, PAGES, pattern};
+use crate::programs::compile;
 use sluice_api::client::Client;
 use sluice_api::{PauseRequest, TargetReplaceRequest};
 use sluice_control::drives::{TargetState, TargetView};
@@ -276,4 +277,100 @@ fn a_host_may_go_while_its_commands_wait() {
     daemon.ok(&["target", "resume", "demo"]);
     let mut host = daemon.host("demo");
     namespace(&mut host, 1).write(0, &pattern(1, 4096)).expect("written");
+}
+
+/// Drive whose path 1 leads to a copy, and path 2 straight to the target.
+const PATHS: &str = r#"
+[[drive]]
+name = "demo"
+host_timeout_s = 6
+[[drive.namespace]]
+target = "file"
+path = "a.img"
+size = "1MiB"
+functions = [ { kind = "pass" } ]
+paths = [ { name = "copy", target = "memory" }, { name = "quick", below = 1 } ]
+"#;
+
+/// Classifier that sends all commands straight to the target.
+const QUICK: &str = r#"
+SEC("classifier")
+sluice_verdict quick(struct sluice_context *ctx)
+{
+    return SLUICE_SEND(2);
+}
+"#;
+
+/// Pauses a target that a program reaches past the functions over it.
+#[test]
+fn no_path_leads_past_a_pause() {
+    let mut daemon = Daemon::start(PATHS);
+    let object = compile(daemon.folder.path(), "quick", QUICK).display().to_string();
+    daemon.ok(&["classifier", "attach", "demo", &object]);
+    let interrupted = |daemon: &Daemon| {
+        let mut host = daemon.host("demo");
+        let error = namespace(&mut host, 1).write(8, &pattern(2, 4096)).expect_err("it is paused");
+        let status = error.status();
+        assert!(status.is_some_and(|it| it.same_code(Status::COMMAND_INTERRUPTED)), "{error}");
+    };
+    let mut host = daemon.host("demo");
+    namespace(&mut host, 1).write(0, &pattern(1, 4096)).expect("written");
+    drop(host);
+    assert!(daemon.ok(&["target", "pause", "demo"]).contains("nothing is in it"));
+    interrupted(&daemon);
+    daemon.crash();
+    daemon.restart();
+    interrupted(&daemon);
+    let (a, b) = (daemon.folder.path().join("a.img"), daemon.folder.path().join("b.img"));
+    copy(&a, &b);
+    let b = b.display().to_string();
+    daemon.ok(&["target", "replace", "demo", "--file", &b, "--different-storage"]);
+    let mut host = daemon.host("demo");
+    let mut disk = namespace(&mut host, 1);
+    disk.write(8, &pattern(3, 4096)).expect("it goes on");
+    assert!(read(&mut disk, 0) == pattern(1, 4096) && read(&mut disk, 8) == pattern(3, 4096));
+    disk.flush().expect("flushed");
+    let image = |path: &Path| std::fs::read(path).expect("an image")[4096..8192].to_vec();
+    assert!(image(Path::new(&b)) == pattern(3, 4096) && image(&a) != pattern(3, 4096));
+}
+
+/// Replaces the target of a stripe, which has no state, and not that of a mirror, which recognizes its members.
+#[test]
+fn a_function_without_a_state_gets_another_target() {
+    let layered = |name: &str, function: &str| {
+        format!(
+            "[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"{name}.img\"\n\
+             size = \"1MiB\"\nfunctions = [ {{ {function} }} ]\n"
+        )
+    };
+    let daemon = Daemon::start(&format!(
+        "{}{}",
+        layered(
+            "demo",
+            "kind = \"stripe\", layers = [ { target = \"file\", path = \"other.img\", size = \"1MiB\" } ]"
+        ),
+        layered(
+            "both",
+            "kind = \"uif\", function = \"mirror\", layers = [ { target = \"file\", path = \
+             \"second.img\", size = \"1MiB\" }, { target = \"file\", path = \"log.img\", size = \"1MiB\" } ]"
+        ),
+    ));
+    let folder = daemon.folder.path();
+    let mut host = daemon.host("demo");
+    let mut disk = namespace(&mut host, 1);
+    let data = pattern(1, 512 << 10);
+    for (index, part) in data.chunks(4096).enumerate() {
+        disk.write(index as u64 * 8, part).expect("written");
+    }
+    let place = |name: &str| folder.join(name).display().to_string();
+    daemon.ok(&["target", "pause", "demo"]);
+    copy(&folder.join("demo.img"), &folder.join("new.img"));
+    daemon.ok(&["target", "replace", "demo", "--file", &place("new.img"), "--different-storage"]);
+    for (index, part) in data.chunks(4096).enumerate() {
+        assert!(read(&mut disk, index as u64 * 8) == part, "{index}");
+    }
+    daemon.ok(&["target", "pause", "both"]);
+    daemon.ok(&["target", "resume", "both"]);
+    let said = daemon.fails(&["target", "replace", "both", "--file", &place("new2.img"), "--size", "1MiB"]);
+    assert!(said.contains("recognizes the storage below it") && said.contains("function tell"), "{said}");
 }

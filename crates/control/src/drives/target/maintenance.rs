@@ -4,7 +4,7 @@
 //! identity, its namespaces and their sizes, its queues, its event requests. A controller that comes back as another one
 //! keeps its target parked.
 
-use super::{LOOK, PausedTarget, TargetState, TargetView, check_pausable, find_paused, namespace_of};
+use super::{LOOK, PausedTarget, TargetState, TargetView, find_paused, namespace_of};
 use crate::drives::events::EventKind;
 use crate::drives::{Drives, Entry, Running, lock};
 use serde::{Deserialize, Serialize};
@@ -154,7 +154,6 @@ impl Drives {
     ) -> Result<(Entry, Arc<dyn Running>, Vec<Maintenance>), ApiError> {
         let entry = self.entry(name)?;
         let namespace = namespace_of(&entry.spec, nsid)?;
-        check_pausable(namespace)?;
         let running = entry.running.clone()?;
         let controllers = running.maintenance(nsid)?;
         if controllers.is_empty() {
