@@ -24,6 +24,8 @@ pub struct Described<'a> {
     document: Document<'a>,
     file: PathBuf,
     pub config: Config,
+    /// Groups that the text describes, the first of those of `config`.
+    pub groups: Vec<GroupSpec>,
 }
 
 impl std::fmt::Debug for Described<'_> {
@@ -45,8 +47,10 @@ impl<'a> Described<'a> {
         tcp.clone_from(&served.tcp);
         (*metrics, *page) = (served.metrics.clone(), served.page.clone());
         shared.clone_from(&served.shared);
-        groups.clone_from(&served.groups);
-        let described = Self { document, file: file.to_owned(), config };
+        let given = groups.clone();
+        let is_given = |name: &str| given.iter().any(|group| group.name == name);
+        groups.extend(served.groups.iter().filter(|group| !is_given(&group.name)).cloned());
+        let described = Self { document, file: file.to_owned(), config, groups: given };
         match differs.into_iter().chain(described.config.faults()).next() {
             Some(fault) => Err(described.fault(fault)),
             None => Ok(described),
@@ -81,14 +85,6 @@ impl Config {
                         .hint("declare it in its configuration file, and restart it")
                         .inside("shared", index),
                 );
-            }
-        }
-        for (index, group) in self.groups.iter().enumerate() {
-            if !served.groups.contains(group) {
-                let words =
-                    format!("the running daemon has no such group `{}`, or it has other limits", group.name);
-                let fault = Fault::at_key("name", words);
-                faults.push(fault.hint("use `sluice group set` first").inside("group", index));
             }
         }
         faults

@@ -43,7 +43,7 @@ pub use classifier::{
     ClassifierStatus, ENTRIES_MAX, ErrorCount, HookCounts, MapDump, MapEntry, MapKindName, MapView,
     TraceLine, to_hex,
 };
-pub use declare::{Applied, ApplyRequest, Plan, PlannedChange};
+pub use declare::{Applied, ApplyRequest, Plan, PlannedChange, RefusedChange};
 pub use device::DevicePlace;
 pub use device::DeviceView;
 pub use engine::{

@@ -4,9 +4,10 @@
 use super::*;
 use crate::state::{Disk, FileSystem};
 use sluice_controller::{AnaRule, PersistentRecord, Synced};
+use sluice_functions::{GroupRefused, GroupStatus, QosLimits, QosWaits};
 use sluice_spec::error::Kind;
 use sluice_spec::{ClassifierSpec, UifSpec};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -52,6 +53,8 @@ pub struct Script {
     pub far: AtomicU32,
     /// Drives that were open before the first open of a drive on the network.
     pub before_far: Mutex<Vec<String>>,
+    /// Groups with their limits.
+    pub groups: Mutex<BTreeMap<String, QosLimits>>,
 }
 
 impl Script {
@@ -100,6 +103,27 @@ impl Drop for Played {
 }
 
 impl Engine for Arc<Script> {
+    fn set_group(&self, name: &str, limits: QosLimits) -> Result<(), GroupRefused> {
+        lock(&self.groups).insert(name.to_owned(), limits);
+        Ok(())
+    }
+
+    fn remove_group(&self, name: &str) -> Result<(), GroupRefused> {
+        lock(&self.groups).remove(name);
+        Ok(())
+    }
+
+    fn groups(&self) -> Vec<GroupStatus> {
+        let groups = lock(&self.groups);
+        let status = |(name, limits): (&String, &QosLimits)| GroupStatus {
+            name: name.clone(),
+            limits: *limits,
+            members: 0,
+            waits: QosWaits::default(),
+        };
+        groups.iter().map(status).collect()
+    }
+
     fn open(
         &self,
         spec: &DriveSpec,

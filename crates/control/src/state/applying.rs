@@ -1,6 +1,6 @@
 //! State from before a change of several drives, in the format of the state file.
 
-use super::{Arranged, Classified, Resized, Saved};
+use super::{Arranged, Classified, Limited, PausedTarget, Replaced, Resized, Saved, SavedGroup};
 use serde::{Deserialize, Serialize};
 use sluice_spec::DriveSpec;
 use std::collections::BTreeSet;
@@ -23,6 +23,15 @@ pub struct Applying {
     pub classified: Vec<Classified>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub arranged: Vec<Arranged>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limited: Vec<Limited>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<Replaced>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paused_targets: Vec<PausedTarget>,
+    /// All groups, if groups are changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Vec<SavedGroup>>,
 }
 
 impl Applying {
@@ -34,6 +43,15 @@ impl Applying {
             resized: saved.resized.iter().filter(|it| names.contains(&it.drive)).cloned().collect(),
             classified: saved.classified.iter().filter(|it| names.contains(&it.drive)).cloned().collect(),
             arranged: saved.arranged.iter().filter(|it| names.contains(&it.drive)).cloned().collect(),
+            limited: saved.limited.iter().filter(|it| names.contains(&it.drive)).cloned().collect(),
+            replaced: saved.replaced.iter().filter(|it| names.contains(&it.drive)).cloned().collect(),
+            paused_targets: saved
+                .paused_targets
+                .iter()
+                .filter(|it| names.contains(&it.drive))
+                .cloned()
+                .collect(),
+            groups: None,
             names,
         }
     }
@@ -53,6 +71,15 @@ impl Applying {
         saved.classified.extend_from_slice(&self.classified);
         saved.arranged.retain(|it| !is_own(&it.drive));
         saved.arranged.extend_from_slice(&self.arranged);
+        saved.limited.retain(|it| !is_own(&it.drive));
+        saved.limited.extend_from_slice(&self.limited);
+        saved.replaced.retain(|it| !is_own(&it.drive));
+        saved.replaced.extend_from_slice(&self.replaced);
+        saved.paused_targets.retain(|it| !is_own(&it.drive));
+        saved.paused_targets.extend_from_slice(&self.paused_targets);
+        if let Some(groups) = &self.groups {
+            saved.groups.clone_from(groups);
+        }
         created
     }
 }

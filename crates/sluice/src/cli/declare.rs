@@ -24,6 +24,9 @@ pub(super) struct Description {
     /// Make namespaces smaller, too; the data behind the new end is lost
     #[arg(long)]
     shrink: bool,
+    /// Take other storage for a target, too, if that is the only change; its data must have been copied there
+    #[arg(long)]
+    different_storage: bool,
 }
 
 #[derive(Debug, Args)]
@@ -49,7 +52,8 @@ impl Description {
             }
         };
         read.map_err(|error| ApiError::io("read", &self.file, &error))?;
-        Ok(ApplyRequest { file, text, prune: self.prune, shrink: self.shrink, force: false })
+        let Self { prune, shrink, different_storage, .. } = *self;
+        Ok(ApplyRequest { file, text, prune, shrink, force: false, different_storage })
     }
 }
 
@@ -63,16 +67,17 @@ pub(super) fn apply(arguments: &Apply, client: &Client, output: Output) -> Resul
     output.answer(&applied, |applied| lines(&applied.changes))
 }
 
-/// Prints the changes that an apply would make. The exit code is 0 if there is none.
+/// Prints the planned changes and the refused differences. The exit code is 0 without any, 1 for changes, and 2 for refusals.
 pub(super) fn diff(description: &Description, client: &Client, output: Output) -> ExitCode {
     let compared = description.request().and_then(|request| {
         let plan: Plan = converse(client.post("/v1/diff", &request))?;
         output.answer(&plan, planned)?;
-        Ok(plan.changes.is_empty())
+        Ok((plan.changes.is_empty(), plan.refused.is_empty()))
     });
     match compared {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok((_, false)) => ExitCode::from(FAILED),
+        Ok((true, true)) => ExitCode::SUCCESS,
+        Ok((false, true)) => ExitCode::FAILURE,
         Err(problem) => {
             eprintln!("error: {problem}");
             ExitCode::from(FAILED)
@@ -87,17 +92,37 @@ pub(super) fn export(client: &Client, output: Output) -> Result<(), ApiError> {
 fn planned(plan: &Plan) -> String {
     let kept =
         plan.kept.iter().map(|drive| format!("  {drive}: not in the file, and stays without --prune\n"));
-    lines(&plan.changes) + &kept.collect::<String>()
+    let refused = plan.refused.iter().map(|refused| {
+        let needs = refused.needs.iter().map(|needs| format!("  needs: {needs}\n")).collect::<String>();
+        format!("! {}: {}\n{needs}", refused.drive, refused.text)
+    });
+    let refused: String = refused.collect();
+    let changes = match plan.changes.is_empty() && !refused.is_empty() {
+        true => String::new(),
+        false => planned_lines(&plan.changes),
+    };
+    changes + &refused + &kept.collect::<String>()
 }
 
 fn lines(changes: &[PlannedChange]) -> String {
+    all_lines(changes, false)
+}
+
+fn planned_lines(changes: &[PlannedChange]) -> String {
+    all_lines(changes, true)
+}
+
+/// Formats changes, with the conditions and options that they need.
+fn all_lines(changes: &[PlannedChange], with_needs: bool) -> String {
     let line = |change: &PlannedChange| {
         let sign = match change.kind.as_str() {
             "create" => '+',
             "delete" => '-',
             _ => '~',
         };
-        format!("{sign} {}: {}, {}\n", change.drive, change.kind, change.text)
+        let needs = change.needs.as_ref().filter(|_| with_needs);
+        let needs = needs.map(|needs| format!(" (needs {needs})")).unwrap_or_default();
+        format!("{sign} {}: {}, {}{needs}\n", change.drive, change.kind, change.text)
     };
     match changes {
         [] => "no difference\n".to_owned(),

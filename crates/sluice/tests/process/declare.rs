@@ -158,3 +158,53 @@ fn a_daemon_that_is_killed_in_the_middle_has_all_drives_or_none() {
     }
     assert!(taken_back > 0, "no daemon was killed in the middle");
 }
+
+/// Changes limits, a group and the target of a drive while a host has commands in flight.
+#[test]
+fn limits_groups_and_targets_are_changed_under_load() {
+    let mut daemon = Daemon::start("");
+    let described = |image: &str, iops: u64, group: u64| {
+        format!(
+            "[[group]]\nname = \"gold\"\nlimits = {{ iops = {group} }}\n[[drive]]\nname = \"demo\"\n[[drive.namespace]]\n\
+             target = \"file\"\npath = \"{image}.img\"\nsize = \"16MiB\"\nfunctions = [ {{ kind = \"qos\", group = \"gold\", \
+             limits = {{ iops = {iops} }} }} ]\n"
+        )
+    };
+    let path = file(&daemon, &described("a", 5000, 9000));
+    daemon.ok(&["apply", "-f", &path]);
+    let client = Client::new(daemon.api());
+    let folder = daemon.folder.path().to_owned();
+    under_load(&daemon, || async {
+        for round in 0..3u64 {
+            let (from, to) = if round % 2 == 0 { ("a", "b") } else { ("b", "a") };
+            let text = described(from, 4000 - round, 8000 - round);
+            let mut request = ApplyRequest { file: path.clone().into(), text, ..ApplyRequest::default() };
+            let applied: Applied = client.post("/v1/apply", &request).await.expect("applied");
+            assert_eq!(applied.changes.len(), 2, "{applied:?}");
+            // The copy is made while the target is paused.
+            let _: serde_json::Value =
+                client.post("/v1/drives/demo/targets/1/pause", &serde_json::json!({})).await.expect("paused");
+            std::fs::copy(folder.join(format!("{from}.img")), folder.join(format!("{to}.img")))
+                .expect("room");
+            request.text = described(to, 4000 - round, 8000 - round);
+            client.post::<Applied>("/v1/apply", &request).await.expect_err("it may be other data");
+            request.different_storage = true;
+            let applied: Applied = client.post("/v1/apply", &request).await.expect("replaced");
+            assert!(applied.changes[0].text.contains("target file "), "{applied:?}");
+        }
+    });
+    let text = described("b", 3998, 7998);
+    file(&daemon, &text);
+    assert_eq!(daemon.ok(&["diff", "-f", &path]), "no difference\n");
+    daemon.crash();
+    daemon.restart();
+    assert_eq!(daemon.ok(&["diff", "-f", &path]), "no difference\n");
+    file(&daemon, &(text + "block_size = 4096\n"));
+    let done = daemon.run(&["diff", "-f", &path]);
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert_eq!(done.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("! demo: ") && said.contains("block_size: ") && said.contains("  needs: "),
+        "{said}"
+    );
+}

@@ -8,7 +8,7 @@ use super::{Applied, ApplyRequest, Step, Steps};
 use crate::config::Described;
 use crate::state::{Applying, Saved};
 use sluice_spec::error::ApiError;
-use sluice_spec::{DriveSpec, Place};
+use sluice_spec::{DriveSpec, GroupSpec, Place};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -46,20 +46,33 @@ impl Drives {
         self.may_change()?;
         self.check_file(&request.file)?;
         let described = Described::read(&request.text, &request.file, &self.served())?;
-        let planned = self.plan(&described, request)?;
+        let mut planned = self.plan(&described, request)?;
+        if !planned.refused.is_empty() {
+            return Err(planned.refused.swap_remove(0).1);
+        }
         if planned.steps.is_empty() {
             return Ok(Applied::default());
         }
         self.check_deleted(&planned, request.force)?;
+        if let [(drive, step @ Step::Replace { .. })] = planned.steps.as_slice() {
+            // The replacement is stored as a whole by itself. A daemon that is killed does not go back, since hosts may have
+            // written to the new target.
+            let about = |problem: ApiError| problem.about(&subject(drive, step));
+            self.make(drive, step, request.different_storage).map_err(about)?;
+            return Ok(Applied { changes: planned.changes() });
+        }
         let names: BTreeSet<String> = planned.steps.iter().map(|(drive, _)| drive.clone()).collect();
         let missing = missing(&planned);
-        let before = Applying::of(&self.saved(), names, missing);
+        let saved = self.saved();
+        let changes_groups = planned.steps.iter().any(|(_, step)| matches!(step, Step::Group { .. }));
+        let groups = changes_groups.then(|| saved.groups.clone());
+        let before = Applying { groups, ..Applying::of(&saved, names, missing) };
         self.store(|saved| saved.applying = Some(Box::new(before.clone())))?;
         let (deletes, steps): (Vec<_>, Vec<_>) =
             planned.steps.iter().partition(|(_, step)| *step == Step::Delete);
         for (done, (drive, step)) in steps.iter().enumerate() {
-            if let Err(problem) = self.make(drive, step) {
-                let problem = problem.about(&format!("drive `{drive}`: {}", step.words()));
+            if let Err(problem) = self.make(drive, step, request.different_storage) {
+                let problem = problem.about(&subject(drive, step));
                 return Err(self.undo(&steps[..done], &before, problem));
             }
         }
@@ -103,7 +116,8 @@ impl Drives {
         Ok(())
     }
 
-    fn make(&self, drive: &str, step: &Step) -> Result<(), ApiError> {
+    /// Makes a step. With `may_differ`, a target may be replaced by other storage.
+    fn make(&self, drive: &str, step: &Step, may_differ: bool) -> Result<(), ApiError> {
         match step {
             Step::Create(spec) => self.create(DriveSpec::clone(spec)).map(drop),
             Step::Resize { nsid, from, to } => self.resize(drive, *nsid, *to, to < from).map(drop),
@@ -119,6 +133,13 @@ impl Drives {
                 self.detach_function(drive, self.number_of(drive, *nsid, *at)?).map(drop)
             }
             Step::Move { nsid, at, is, .. } => self.move_at(drive, *nsid, *at, *is),
+            Step::Limit { nsid, number, is, .. } => self.set_limits(drive, *nsid, *number, *is).map(drop),
+            Step::Replace { nsid, is, .. } => {
+                self.replace_target(drive, *nsid, is.target_spec(), may_differ).map(drop)
+            }
+            Step::Group { name, is, .. } => {
+                self.set_group(GroupSpec { name: name.clone(), limits: *is }).map(drop)
+            }
             Step::Delete => Ok(()),
         }
     }
@@ -146,15 +167,26 @@ impl Drives {
             }
             Step::Resize { nsid, from, to } => self.resize(drive, *nsid, *from, from < to).map(drop),
             Step::Classify { was, is } => {
-                self.make(drive, &Step::Classify { was: is.clone(), is: was.clone() })
+                self.make(drive, &Step::Classify { was: is.clone(), is: was.clone() }, false)
             }
             Step::Attach { nsid, below, uif } => {
-                self.make(drive, &Step::Detach { nsid: *nsid, at: *below, uif: uif.clone() })
+                self.make(drive, &Step::Detach { nsid: *nsid, at: *below, uif: uif.clone() }, false)
             }
             Step::Detach { nsid, at, uif } => {
-                self.make(drive, &Step::Attach { nsid: *nsid, below: *at, uif: uif.clone() })
+                self.make(drive, &Step::Attach { nsid: *nsid, below: *at, uif: uif.clone() }, false)
             }
             Step::Move { nsid, at, was, .. } => self.move_at(drive, *nsid, *at, *was),
+            Step::Limit { nsid, number, was, .. } => self.set_limits(drive, *nsid, *number, *was).map(drop),
+            Step::Replace { nsid, was, .. } => {
+                // The same storage has all data. Other storage is never taken back.
+                self.replace_target(drive, *nsid, was.target_spec(), false)?;
+                missing.iter().for_each(|path| remove_unused(path));
+                Ok(())
+            }
+            Step::Group { name, was: Some(was), .. } => {
+                self.set_group(GroupSpec { name: name.clone(), limits: *was }).map(drop)
+            }
+            Step::Group { name, was: None, .. } => self.delete_group(name),
             Step::Delete => Ok(()),
         }
     }
@@ -164,7 +196,7 @@ impl Drives {
         let mut left = Vec::new();
         for (drive, step) in steps.iter().rev() {
             if let Err(why) = self.unmake(drive, step, &before.missing) {
-                left.push(format!("drive `{drive}`: {} ({})", step.words(), why.error));
+                left.push(format!("{} ({})", subject(drive, step), why.error));
             }
         }
         // A daemon that stops makes no changes any more, and the next one goes back.
@@ -213,12 +245,25 @@ impl Drives {
     }
 }
 
+/// Formats a step for a message.
+fn subject(drive: &str, step: &Step) -> String {
+    match step {
+        Step::Group { name, .. } => format!("group `{name}`: {}", step.words()),
+        step => format!("drive `{drive}`: {}", step.words()),
+    }
+}
+
 /// Returns the files that the steps would make.
 fn missing(planned: &Steps) -> Vec<PathBuf> {
     let of = |step: &Step| match step {
         Step::Create(spec) => spec.locations(),
         _ => Vec::new(),
     };
+    let made = |step: &Step| match step {
+        Step::Replace { is, .. } if is.size.is_some() => is.path.clone(),
+        _ => None,
+    };
     let places = planned.steps.iter().flat_map(|(_, step)| of(step)).filter(|place| place.may_make);
-    places.filter_map(|place| place.path).filter(|path| !path.exists()).collect()
+    let made = planned.steps.iter().filter_map(|(_, step)| made(step));
+    places.filter_map(|place| place.path).chain(made).filter(|path| !path.exists()).collect()
 }

@@ -6,8 +6,8 @@ use sluice_spec::size::Size;
 use sluice_spec::{ClassifierSpec, DriveSpec, Fault, FunctionSpec, NamespaceSpec, UifSpec};
 
 /// Keys of a drive that cannot be changed while the drive is open.
-const DRIVE_KEYS: [&str; 8] =
-    ["serial", "doorbells", "reactor", "host_timeout_s", "vfio_user", "tcp", "pool", "namespaces"];
+const DRIVE_KEYS: [&str; 9] =
+    ["serial", "doorbells", "reactor", "host_timeout_s", "absence", "vfio_user", "tcp", "pool", "namespaces"];
 
 /// Keys of a namespace that cannot be changed while the drive is open.
 const NAMESPACE_KEYS: [&str; 13] = [
@@ -29,11 +29,9 @@ const NAMESPACE_KEYS: [&str; 13] = [
 /// Keys of a namespace that describe its target.
 const TARGET_KEYS: [&str; 4] = ["target", "path", "nvme", "nvme_tcp"];
 
-/// Returns the changes that make a drive as `is` describes it. `sizes` are those of its namespaces.
-///
-/// # Errors
-/// A difference that no change removes while the drive is open, at its key.
-pub(super) fn differences(was: &DriveSpec, is: &DriveSpec, sizes: &[Size]) -> Result<Vec<Step>, Fault> {
+/// Returns the changes that make a drive as `is` describes it, and the differences that no change removes while the drive
+/// is open, at their keys. `sizes` are those of its namespaces.
+pub(super) fn differences(was: &DriveSpec, is: &DriveSpec, sizes: &[Size]) -> (Vec<Step>, Vec<Fault>) {
     let (mut now, mut steps) = (was.clone(), Vec::new());
     if !is_same_classifier(was.classifier.as_ref(), is.classifier.as_ref()) {
         let (was, is) = (was.classifier.clone(), is.classifier.clone());
@@ -43,12 +41,11 @@ pub(super) fn differences(was: &DriveSpec, is: &DriveSpec, sizes: &[Size]) -> Re
     for (nsid, (now, is)) in (1..).zip(now.namespaces.iter_mut().zip(&is.namespaces)) {
         let size = sizes.get(nsid as usize - 1).copied();
         layout(nsid, now, is, &mut steps);
+        limit(nsid, now, is, &mut steps);
+        replace(nsid, now, is, size, &mut steps);
         resize(nsid, now, is, size, &mut steps);
     }
-    match first_difference(&now, is) {
-        None => Ok(steps),
-        Some(fault) => Err(fault),
-    }
+    (steps, remaining(&now, is))
 }
 
 /// Returns whether two programs are the same. A drive that was created has a copy of the object file.
@@ -66,7 +63,7 @@ fn digest(spec: &ClassifierSpec) -> Option<String> {
 
 /// Plans a new size. A description without a size leaves the present one.
 fn resize(nsid: u32, now: &mut NamespaceSpec, is: &NamespaceSpec, size: Option<Size>, steps: &mut Vec<Step>) {
-    if is.target != now.target {
+    if is.target != now.target || differing(now, is, &TARGET_KEYS).is_some() {
         return;
     }
     if let (Some(from), Some(to)) = (now.size.or(size), is.size)
@@ -77,7 +74,52 @@ fn resize(nsid: u32, now: &mut NamespaceSpec, is: &NamespaceSpec, size: Option<S
     now.size = is.size;
 }
 
-/// Plans functions that are attached, detached and moved. Other functions stay as they are.
+/// Plans new limits of functions that stay in their places.
+fn limit(nsid: u32, now: &mut NamespaceSpec, is: &NamespaceSpec, steps: &mut Vec<Step>) {
+    if now.functions.len() != is.functions.len() {
+        return;
+    }
+    let mut number = 0;
+    for (now, is) in now.functions.iter_mut().zip(&is.functions) {
+        let (Some(was), Some(limits)) = (now.limits(), is.limits()) else { continue };
+        number += 1;
+        if was != limits && with_limits(now, is) == *is {
+            steps.push(Step::Limit { nsid, number, was, is: limits });
+            now.clone_from(is);
+        }
+    }
+}
+
+/// Returns a function with the limits of another one.
+fn with_limits(function: &FunctionSpec, other: &FunctionSpec) -> FunctionSpec {
+    let mut same = function.clone();
+    if let (Some(limits), Some(is)) = (same.limits_mut(), other.limits()) {
+        *limits = is;
+    }
+    same
+}
+
+/// Plans another target. Its size is that of the present one: another size is another change.
+fn replace(
+    nsid: u32,
+    now: &mut NamespaceSpec,
+    is: &NamespaceSpec,
+    size: Option<Size>,
+    steps: &mut Vec<Step>,
+) {
+    if differing(now, is, &TARGET_KEYS).is_none() {
+        return;
+    }
+    let can_be = now.target_spec().check_storage().is_ok() && is.target_spec().check_storage().is_ok();
+    let has_same_size = is.size.is_none_or(|is| now.size.or(size).is_none_or(|was| was == is));
+    if can_be && has_same_size {
+        let was = now.clone();
+        now.set_target(is.target_spec());
+        steps.push(Step::Replace { nsid, was: Box::new(was), is: Box::new(now.clone()) });
+    }
+}
+
+/// Plans functions that are attached, detached and moved. Other functions stay as they are, but for their limits.
 fn layout(nsid: u32, now: &mut NamespaceSpec, is: &NamespaceSpec, steps: &mut Vec<Step>) {
     if !now.paths.is_empty() || !is.paths.is_empty() || now.functions == is.functions {
         return;
@@ -117,7 +159,7 @@ fn layout(nsid: u32, now: &mut NamespaceSpec, is: &NamespaceSpec, steps: &mut Ve
 fn is_alike(was: &FunctionSpec, is: &FunctionSpec) -> bool {
     match (was, is) {
         (FunctionSpec::Uif(was), FunctionSpec::Uif(is)) => UifSpec { place: is.place, ..was.clone() } == *is,
-        _ => was == is,
+        _ => with_limits(was, is) == *is,
     }
 }
 
@@ -146,34 +188,73 @@ fn common(was: &[FunctionSpec], is: &[FunctionSpec]) -> Vec<(usize, usize)> {
     pairs
 }
 
-/// Returns the first key that differs.
-fn first_difference(was: &DriveSpec, is: &DriveSpec) -> Option<Fault> {
-    if was == is {
-        return None;
-    }
+/// Returns the keys that differ.
+fn remaining(was: &DriveSpec, is: &DriveSpec) -> Vec<Fault> {
+    let mut faults = Vec::new();
     for (index, (was, is)) in was.namespaces.iter().zip(&is.namespaces).enumerate() {
-        if was != is {
-            let key = differing(was, is, &NAMESPACE_KEYS).unwrap_or("paths");
-            let hint = if TARGET_KEYS.contains(&key) {
-                "`sluice target replace` puts another target in its place"
-            } else {
-                REMEDY
-            };
-            let words = "this cannot be changed while the drive is there";
-            return Some(Fault::at_key(key, words).hint(hint).inside("namespaces", index));
+        let mut keys = all_differing(was, is, &NAMESPACE_KEYS);
+        if keys.is_empty() && was != is {
+            keys.push("paths");
         }
+        let fault = |key: &'static str| {
+            let hint = match key {
+                "functions" => remedy_of_functions(was, is),
+                "size" if keys.iter().any(|key| TARGET_KEYS.contains(key)) => {
+                    "first apply the other target with the present size, and then the size"
+                }
+                _ => REMEDY,
+            };
+            Fault::at_key(key, UNCHANGEABLE).hint(hint).inside("namespaces", index)
+        };
+        faults.extend(keys.iter().copied().map(fault));
     }
-    let key = differing(was, is, &DRIVE_KEYS).unwrap_or("name");
-    Some(Fault::at_key(key, "this cannot be changed while the drive is there").hint(REMEDY))
+    let mut keys = all_differing(was, is, &DRIVE_KEYS);
+    let has_same_count = was.namespaces.len() == is.namespaces.len();
+    keys.retain(|key| *key != "namespaces" || !has_same_count);
+    if keys.is_empty() && faults.is_empty() && was != is {
+        keys.push("name");
+    }
+    faults.extend(keys.into_iter().map(|key| Fault::at_key(key, UNCHANGEABLE).hint(REMEDY)));
+    faults
 }
 
+/// Returns the remedy for functions that differ.
+fn remedy_of_functions(was: &NamespaceSpec, is: &NamespaceSpec) -> &'static str {
+    let mut all = was.functions.iter().chain(&is.functions);
+    let is_changed =
+        |function: &&FunctionSpec| !(was.functions.contains(function) && is.functions.contains(function));
+    let changed = all.find(is_changed).map(|function| (function.name(), function.layers().len()));
+    match changed {
+        Some((name, _)) if name == "cache" => {
+            "a cache gets its size when its drive is opened: delete the drive and apply again, its files stay"
+        }
+        Some((name, _)) if name == "mirror" || name == "replicate" => {
+            "its members change by its own orders (`sluice function tell`), and in the configuration before a restart"
+        }
+        Some((_, layers)) if layers > 0 => {
+            "the layers of a function are opened with its drive: delete the drive and apply again, its files stay"
+        }
+        _ => REMEDY,
+    }
+}
+
+const UNCHANGEABLE: &str = "this cannot be changed while the drive is there";
+
 const REMEDY: &str = "delete the drive and apply again, its files stay; a drive of the daemon's configuration file is changed there";
+
+fn all_differing(
+    was: &impl serde::Serialize,
+    is: &impl serde::Serialize,
+    keys: &[&'static str],
+) -> Vec<&'static str> {
+    let (Ok(was), Ok(is)) = (serde_json::to_value(was), serde_json::to_value(is)) else { return Vec::new() };
+    keys.iter().filter(|key| was.get(**key) != is.get(**key)).copied().collect()
+}
 
 fn differing(
     was: &impl serde::Serialize,
     is: &impl serde::Serialize,
     keys: &[&'static str],
 ) -> Option<&'static str> {
-    let [was, is] = [serde_json::to_value(was).ok()?, serde_json::to_value(is).ok()?];
-    keys.iter().find(|key| was.get(**key) != is.get(**key)).copied()
+    all_differing(was, is, keys).first().copied()
 }

@@ -12,10 +12,11 @@ use crate::config::{Described, Served};
 pub(super) use apply::take_back;
 use compare::differences;
 use serde::{Deserialize, Serialize};
+use sluice_functions::QosLimits;
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::words::count;
-use sluice_spec::{ClassifierSpec, DriveSpec, Fault, NamespaceSpec, Place, UifSpec};
+use sluice_spec::{ClassifierSpec, DriveSpec, Fault, GroupSpec, NamespaceSpec, Place, UifSpec};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use utoipa::ToSchema;
@@ -38,6 +39,9 @@ pub struct ApplyRequest {
     /// Whether drives with a client may be deleted.
     #[serde(default)]
     pub force: bool,
+    /// Whether targets may be replaced by other storage, to which the operator has copied the data.
+    #[serde(default)]
+    pub different_storage: bool,
 }
 
 /// A change of a drive.
@@ -48,6 +52,20 @@ pub struct PlannedChange {
     pub kind: String,
     /// Description in words.
     pub text: String,
+    /// Condition or option without which the change is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needs: Option<String>,
+}
+
+/// A difference that an apply refuses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RefusedChange {
+    pub drive: String,
+    /// Reason, with the file, the line and the key.
+    pub text: String,
+    /// Remedy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needs: Option<String>,
 }
 
 /// Changes that an apply would make, in their order.
@@ -57,6 +75,9 @@ pub struct Plan {
     /// Created drives that are not in the text, and stay.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<String>,
+    /// Differences for which an apply of the text is refused. It would make no change then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedChange>,
 }
 
 /// Changes that an apply has made.
@@ -69,18 +90,55 @@ pub struct Applied {
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Create(Box<DriveSpec>),
-    Resize { nsid: u32, from: Size, to: Size },
-    Classify { was: Option<ClassifierSpec>, is: Option<ClassifierSpec> },
-    Attach { nsid: u32, below: usize, uif: Box<UifSpec> },
-    Detach { nsid: u32, at: usize, uif: Box<UifSpec> },
-    Move { nsid: u32, at: usize, was: Place, is: Place },
+    Resize {
+        nsid: u32,
+        from: Size,
+        to: Size,
+    },
+    Classify {
+        was: Option<ClassifierSpec>,
+        is: Option<ClassifierSpec>,
+    },
+    Attach {
+        nsid: u32,
+        below: usize,
+        uif: Box<UifSpec>,
+    },
+    Detach {
+        nsid: u32,
+        at: usize,
+        uif: Box<UifSpec>,
+    },
+    Move {
+        nsid: u32,
+        at: usize,
+        was: Place,
+        is: Place,
+    },
+    Limit {
+        nsid: u32,
+        number: usize,
+        was: QosLimits,
+        is: QosLimits,
+    },
+    Replace {
+        nsid: u32,
+        was: Box<NamespaceSpec>,
+        is: Box<NamespaceSpec>,
+    },
+    /// Limits of a group; none before for a new one.
+    Group {
+        name: String,
+        was: Option<QosLimits>,
+        is: QosLimits,
+    },
     Delete,
 }
 
 impl Step {
     fn kind(&self) -> &'static str {
         match self {
-            Self::Create(_) => "create",
+            Self::Create(_) | Self::Group { was: None, .. } => "create",
             Self::Delete => "delete",
             _ => "change",
         }
@@ -93,9 +151,10 @@ impl Step {
     /// Returns the position among the kinds of steps: steps that cannot be taken back come last.
     fn rank(&self) -> u8 {
         match self {
-            Self::Create(_) => 0,
-            Self::Delete => 3,
-            step => 1 + u8::from(step.is_shrink()),
+            Self::Group { .. } => 0,
+            Self::Create(_) => 1,
+            Self::Delete => 4,
+            step => 2 + u8::from(step.is_shrink()),
         }
     }
 
@@ -119,7 +178,32 @@ impl Step {
             Self::Move { nsid, at, is, .. } => {
                 format!("namespace {nsid}: function {} goes {}", at + 1, is.in_words())
             }
+            Self::Limit { nsid, number, was, is } => {
+                format!(
+                    "namespace {nsid}: limits {number}: {} -> {}",
+                    limits_in_words(was),
+                    limits_in_words(is)
+                )
+            }
+            Self::Replace { nsid, was, is } => {
+                format!("namespace {nsid}: target {} -> {}", was.target_in_words(), is.target_in_words())
+            }
+            Self::Group { was: Some(was), is, .. } => {
+                format!("{} -> {}", limits_in_words(was), limits_in_words(is))
+            }
+            Self::Group { was: None, is, .. } => limits_in_words(is),
             Self::Delete => "its files stay".to_owned(),
+        }
+    }
+
+    /// Returns the condition or option without which the step is refused.
+    fn needs(&self) -> Option<String> {
+        match self {
+            Self::Replace { .. } => {
+                Some("the same storage; or no other change, and --different-storage".to_owned())
+            }
+            step if step.is_shrink() => Some("--shrink".to_owned()),
+            _ => None,
         }
     }
 }
@@ -129,6 +213,8 @@ impl Step {
 struct Steps {
     steps: Vec<(String, Step)>,
     kept: Vec<String>,
+    /// Differences that no step removes.
+    refused: Vec<(String, ApiError)>,
 }
 
 impl Steps {
@@ -137,8 +223,30 @@ impl Steps {
             drive: drive.clone(),
             kind: step.kind().to_owned(),
             text: step.words(),
+            needs: step.needs(),
         };
         self.steps.iter().map(change).collect()
+    }
+}
+
+impl Steps {
+    /// Refuses other storage beside further changes. Hosts write to it at once, so it is never taken back.
+    fn check_alone(&mut self, described: &Described<'_>) {
+        let is_replacement = |(_, step): &&(String, Step)| matches!(step, Step::Replace { .. });
+        let Some((drive, Step::Replace { nsid, .. })) = self.steps.iter().find(is_replacement) else {
+            return;
+        };
+        if self.steps.len() == 1 {
+            return;
+        }
+        let index = described.config.drives.iter().position(|spec| spec.name == *drive).unwrap_or_default();
+        let fault = Fault::at_key(
+            "target",
+            "other storage is put in place by an apply without any other change",
+        )
+        .hint("apply the other changes first, or leave --different-storage out if the storage is the same");
+        let fault = fault.inside("namespaces", *nsid as usize - 1).inside("drive", index);
+        self.refused.push((drive.clone(), described.fault(fault)));
     }
 }
 
@@ -149,8 +257,15 @@ impl Drives {
     /// A fault of the text, or a change that cannot be made, with its line.
     pub fn diff(&self, request: &ApplyRequest) -> Result<Plan, ApiError> {
         let described = Described::read(&request.text, &request.file, &self.served())?;
-        let Steps { steps, kept } = self.plan(&described, request)?;
-        Ok(Plan { changes: Steps { steps, kept: Vec::new() }.changes(), kept })
+        let planned = self.plan(&described, request)?;
+        let changes = planned.changes();
+        let refused = |(drive, problem): (String, ApiError)| RefusedChange {
+            drive,
+            text: problem.error,
+            needs: problem.hint,
+        };
+        let Steps { kept, refused: all, .. } = planned;
+        Ok(Plan { changes, kept, refused: all.into_iter().map(refused).collect() })
     }
 
     /// Returns the parts of the configuration with which the daemon was started, besides drives.
@@ -169,12 +284,15 @@ impl Drives {
     fn plan(&self, described: &Described<'_>, request: &ApplyRequest) -> Result<Steps, ApiError> {
         let entries: BTreeMap<String, Entry> = lock(&self.entries).clone();
         let mut planned = Steps::default();
+        planned.steps.extend(self.plan_groups(&described.groups));
         for (index, spec) in described.config.drives.iter().enumerate() {
             let at = |fault: Fault| described.fault(fault.inside("drive", index));
             match entries.get(&spec.name) {
                 None => planned.steps.push((spec.name.clone(), Step::Create(Box::new(spec.clone())))),
                 Some(entry) => {
-                    let steps = self.plan_drive(entry, spec, request).map_err(at)?;
+                    let (steps, refused) = self.plan_drive(entry, spec, request);
+                    let refused = refused.into_iter().map(|fault| (spec.name.clone(), at(fault)));
+                    planned.refused.extend(refused);
                     planned.steps.extend(steps.into_iter().map(|step| (spec.name.clone(), step)));
                 }
             }
@@ -188,24 +306,35 @@ impl Drives {
                 (Origin::Declared, _) => {}
             }
         }
+        if request.different_storage {
+            planned.check_alone(described);
+        }
         self.check_unique(described, &entries, &planned)?;
         planned.steps.sort_by_key(|(_, step)| step.rank());
         Ok(planned)
     }
 
-    /// Plans the changes of a drive that is there.
-    fn plan_drive(
-        &self,
-        entry: &Entry,
-        spec: &DriveSpec,
-        request: &ApplyRequest,
-    ) -> Result<Vec<Step>, Fault> {
+    /// Plans new groups, and new limits of groups that are there. Other groups stay.
+    fn plan_groups(&self, described: &[GroupSpec]) -> Vec<(String, Step)> {
+        let present = self.group_specs();
+        let step = |GroupSpec { name, limits }: &GroupSpec| {
+            let was = present.iter().find(|group| group.name == *name).map(|group| group.limits);
+            let group = Step::Group { name: name.clone(), was, is: *limits };
+            (was != Some(*limits)).then(|| (format!("group {name}"), group))
+        };
+        described.iter().filter_map(step).collect()
+    }
+
+    /// Plans the changes of a drive that is there. Returns them with the refused differences.
+    fn plan_drive(&self, entry: &Entry, spec: &DriveSpec, request: &ApplyRequest) -> (Vec<Step>, Vec<Fault>) {
         let sizes = entry.running.as_ref().ok().and_then(|running| running.status().ok()).map(|it| it.sizes);
-        let steps = differences(&entry.spec, spec, &sizes.unwrap_or_default())?;
-        if let (Some(_), Err(problem)) = (steps.first(), &entry.running) {
+        let (steps, mut refused) = differences(&entry.spec, spec, &sizes.unwrap_or_default());
+        // A lost target is replaced also under a drive that could not be opened.
+        let is_possible = |step: &Step| matches!(step, Step::Replace { .. });
+        if let (false, Err(problem)) = (steps.iter().all(is_possible), &entry.running) {
             let words = format!("the drive is not open, so it cannot be changed: {}", problem.error);
-            return Err(Fault::at_key("name", words)
-                .hint(format!("`sluice drive open {}` tries again", entry.spec.name)));
+            let hint = format!("`sluice drive open {}` tries again", entry.spec.name);
+            refused.push(Fault::at_key("name", words).hint(hint));
         }
         for step in &steps {
             if let Step::Resize { nsid, from, to } = step
@@ -214,10 +343,11 @@ impl Drives {
             {
                 let words = format!("{to} is less than the {from} that the namespace has");
                 let hint = "what lies behind is lost: to do it all the same, say so (--shrink)";
-                return Err(Fault::at_key("size", words).hint(hint).inside("namespaces", *nsid as usize - 1));
+                let fault = Fault::at_key("size", words).hint(hint);
+                refused.push(fault.inside("namespaces", *nsid as usize - 1));
             }
         }
-        Ok(steps)
+        (steps, refused)
     }
 
     /// Checks that no drive that stays has the serial number or the NQN of one that is described.
@@ -251,6 +381,15 @@ impl Drives {
         }
         Ok(())
     }
+}
+
+/// Formats limits as a user writes them.
+fn limits_in_words(limits: &QosLimits) -> String {
+    let value = serde_json::to_value(limits).unwrap_or_default();
+    let pairs = value.as_object().into_iter().flatten();
+    let words: Vec<String> =
+        pairs.map(|(key, value)| format!("{key} {}", value.to_string().trim_matches('"'))).collect();
+    if words.is_empty() { "no limits".to_owned() } else { words.join(", ") }
 }
 
 #[cfg(test)]

@@ -241,6 +241,107 @@ fn the_file_of_the_daemon_itself_is_reloaded_and_not_applied() {
     drives.diff(&request).expect("a difference may be looked at");
 }
 
+#[test]
+fn limits_and_groups_change_and_are_taken_back() {
+    let stage = Stage::new();
+    let drives = stage.start("");
+    let group = |iops: u64| format!("[[group]]\nname = \"gold\"\nlimits = {{ iops = {iops} }}\n");
+    let limited = |iops: u64| {
+        drive(
+            "a",
+            1,
+            &functions(&[format!("{{ kind = \"qos\", limits = {{ iops = {iops} }}, group = \"gold\" }}")]),
+        )
+    };
+    let first = drives.apply_file(&request(&(group(100) + &limited(10)))).expect("applied");
+    assert_eq!(words(&first.changes), ["create group gold: iops 100", "create a: 1 namespace on null"]);
+    drives.apply_file(&request(&drive("z", 1, ""))).expect("applied");
+    let text = group(200) + &limited(20) + &drive("b", 1, "") + &drive("z", 2, "");
+    let changes = [
+        "change group gold: iops 100 -> iops 200",
+        "create b: 1 namespace on null",
+        "change a: namespace 1: limits 1: iops 10 -> iops 20",
+        "change z: namespace 1: size 1MiB -> 2MiB",
+    ];
+    assert_eq!(words(&drives.diff(&request(&text)).expect("a plan").changes), changes);
+    let before = drives.saved();
+    stage.script.refuse_resize.store(true, SeqCst);
+    let problem = drives.apply_file(&request(&text)).expect_err("no room");
+    assert!(problem.error.ends_with("nothing was changed"), "{problem}");
+    let [mut now, mut before] = [drives.saved(), before];
+    [&mut now, &mut before].into_iter().for_each(|saved| saved.storage = None);
+    assert_eq!(now, before);
+    assert_eq!(drives.group("gold").expect("it is there").limits.iops, Some(100));
+    assert_eq!(drives.limits("a").expect("it is there")[0].limits.iops, Some(10));
+    stage.script.refuse_resize.store(false, SeqCst);
+    drives.apply_file(&request(&text)).expect("applied");
+    assert_eq!(drives.limits("a").expect("it is there")[0].limits.iops, Some(20));
+    assert_eq!(drives.diff(&request(&text)), Ok(Plan::default()));
+    drop(drives);
+    lock(&stage.script.groups).clear();
+    let drives = stage.start("");
+    assert_eq!(drives.diff(&request(&text)), Ok(Plan::default()), "it was on the disk");
+    assert_eq!(drives.export().map(|text| drives.diff(&request(&text))), Ok(Ok(Plan::default())));
+}
+
+#[test]
+fn a_target_is_replaced_alone_or_by_the_same_storage() {
+    let stage = Stage::new();
+    let drives = stage.start("");
+    let on = |name: &str| {
+        let path = stage.folder.path().join(name);
+        std::fs::write(&path, vec![0; MIB as usize]).expect("room on the disk");
+        drive("a", 1, "").replace("\"null\"", &format!("\"file\"\npath = \"{}\"", path.display()))
+    };
+    drives.apply_file(&request(&on("one"))).expect("applied");
+    let two = on("two");
+    let plan = drives.diff(&request(&two)).expect("a plan");
+    assert!(plan.changes[0].text.starts_with("namespace 1: target file "), "{plan:?}");
+    assert!(
+        plan.changes[0].needs.as_deref().is_some_and(|it| it.contains("--different-storage")),
+        "{plan:?}"
+    );
+    let problem = drives.apply_file(&request(&two)).expect_err("it may be other data");
+    assert!(problem.error.contains("same storage"), "{problem}");
+    assert_eq!(drives.diff(&request(&on("one"))), Ok(Plan::default()), "nothing has changed");
+    let insisting = |text: &str| ApplyRequest { different_storage: true, ..request(text) };
+    let both = two.clone() + &drive("b", 1, "");
+    let problem = drives.apply_file(&insisting(&both)).expect_err("hosts would write to it");
+    assert!(problem.error.starts_with("/etc/drives.toml:4: target: other storage"), "{problem}");
+    assert_eq!(names(&drives), ["a"]);
+    assert_eq!(drives.apply_file(&insisting(&two)).expect("applied").changes.len(), 1);
+    assert_eq!(drives.diff(&request(&two)), Ok(Plan::default()));
+    assert_eq!(drives.saved().applying, None);
+    drop(drives);
+    assert_eq!(stage.start("").diff(&request(&two)), Ok(Plan::default()), "it was on the disk");
+}
+
+#[test]
+fn a_difference_lists_all_that_is_refused_with_its_remedy() {
+    let stage = Stage::new();
+    let drives = stage.start("");
+    let cached = |mib: u64| functions(&[format!("{{ kind = \"cache\", size = \"{mib}MiB\" }}")]);
+    drives.apply_file(&request(&(drive("a", 2, &cached(1)) + &drive("b", 1, "")))).expect("applied");
+    let text = drive("a", 1, &(cached(2) + "block_size = 4096\n")) + &drive("b", 2, "");
+    let plan = drives.diff(&request(&text)).expect("a plan");
+    assert!(
+        words(&plan.changes).contains(&"change b: namespace 1: size 1MiB -> 2MiB".to_owned()),
+        "{plan:?}"
+    );
+    let texts: Vec<&str> = plan.refused.iter().map(|refused| refused.text.as_str()).collect();
+    assert_eq!(texts.len(), 3, "{texts:?}");
+    for (line, key, needs) in
+        [(7, "block_size", "apply again"), (6, "functions", "cache"), (5, "size", "--shrink")]
+    {
+        let found =
+            plan.refused.iter().find(|it| it.text.starts_with(&format!("/etc/drives.toml:{line}: {key}: ")));
+        let found = found.unwrap_or_else(|| panic!("{key}: {texts:?}"));
+        assert!(found.needs.as_deref().is_some_and(|it| it.contains(needs)), "{found:?}");
+    }
+    drives.apply_file(&request(&text)).expect_err("it is refused");
+    assert_eq!(size(&drives, "b"), Some(Size(MIB)), "none is made");
+}
+
 /// A source of random numbers.
 struct Random(u64);
 

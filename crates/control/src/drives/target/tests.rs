@@ -127,13 +127,17 @@ fn some_targets_are_not_replaced() {
     let drives = stage.start(
         "[[drive]]\nname = \"memory\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n\
          [[drive]]\nname = \"ways\"\n[[drive.namespace]]\ntarget = \"null\"\nsize = \"1MiB\"\n\
-         paths = [ { name = \"other\", target = \"null\" } ]\n",
+         paths = [ { name = \"other\", target = \"null\" } ]\n\
+         [[drive]]\nname = \"set\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"/set\"\nsize = \"1MiB\"\n\
+         functions = [ { kind = \"uif\", function = \"mirror\", layers = [ { target = \"null\", size = \"1MiB\" } ] } ]\n",
     );
     let refused =
         |name: &str| drives.replace_target(name, 1, TargetSpec::file(b.clone()), true).expect_err("no").error;
     assert!(refused("memory").contains("in the daemon alone"));
-    assert!(refused("ways").contains("past its first path"));
-    assert_eq!(drives.pause_target("ways", 1, None).expect_err("no").kind, Kind::Conflict);
+    assert!(refused("ways").contains("in the daemon alone"));
+    assert!(refused("set").contains("recognizes the storage below it"));
+    drives.pause_target("ways", 1, None).expect("all of its paths can wait");
+    assert_eq!(drives.reset_target("memory", 1, None).expect_err("no controller").kind, Kind::Conflict);
     drives.pause_target("memory", 1, None).expect("it can wait");
 }
 
