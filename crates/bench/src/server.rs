@@ -187,6 +187,7 @@ fn drive(name: String, namespace: NamespaceSpec) -> DriveSpec {
         name,
         serial: None,
         host_timeout_s: None,
+        absence: None,
         doorbells: Doorbells::Auto,
         reactor: None,
         classifier: None,

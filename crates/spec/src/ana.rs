@@ -40,7 +40,8 @@ pub enum AnaStateName {
 }
 
 impl AnaStateName {
-    fn state(self) -> AnaState {
+    /// Returns the state of the specification.
+    pub fn state(self) -> AnaState {
         match self {
             Self::Optimized => AnaState::Optimized,
             Self::NonOptimized => AnaState::NonOptimized,

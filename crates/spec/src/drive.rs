@@ -38,6 +38,9 @@ pub struct DriveSpec {
     /// only waits for storage is answered before, so that the host submits it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_timeout_s: Option<u32>,
+    /// Answers to hosts while a target is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absence: Option<AbsenceSpec>,
     /// Program that decides where each command goes. Without a program, all commands take the first path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classifier: Option<ClassifierSpec>,
@@ -53,6 +56,25 @@ pub struct DriveSpec {
     /// Namespaces in the order of their NSIDs, which start at 1.
     #[serde(default, alias = "namespace")]
     pub namespaces: Vec<NamespaceSpec>,
+}
+
+/// Answers to hosts while a target is paused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AbsenceSpec {
+    #[serde(default)]
+    pub answer: AbsenceAnswer,
+}
+
+/// Answer to commands for a paused target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AbsenceAnswer {
+    /// Commands wait, and come back to their host before its time-out. For hosts with one path.
+    #[default]
+    Retry,
+    /// The ANA group of the namespace is inaccessible, so that hosts with native multipath take another path, or wait.
+    Ana,
 }
 
 /// Way in which the guest's doorbells reach the daemon.
@@ -103,6 +125,7 @@ impl DriveSpec {
             return Err(Fault::at_key("host_timeout_s", words)
                 .hint("it is what the guest has in /sys/module/nvme_core/parameters/io_timeout"));
         }
+        self.check_absence()?;
         if let Some(classifier) = &self.classifier {
             classifier.check().map_err(|fault| fault.under("classifier"))?;
         }
@@ -134,6 +157,42 @@ impl DriveSpec {
             namespace.check().map_err(|fault| fault.inside("namespaces", index))?;
         }
         self.check_translations()
+    }
+
+    /// Returns whether hosts see a paused target in the ANA state of its namespace.
+    pub fn answers_by_ana(&self) -> bool {
+        self.absence.is_some_and(|absence| absence.answer == AbsenceAnswer::Ana)
+    }
+
+    /// Checks that the ANA state of a namespace is its own, and that hosts can see it.
+    fn check_absence(&self) -> Result<(), Fault> {
+        if !self.answers_by_ana() {
+            return Ok(());
+        }
+        if self.controllers() < 2 {
+            return Err(Fault::at_key("answer", "there is just one way to the drive")
+                .hint("declare more sockets (vfio_user), or serve it to hosts on the network (tcp)")
+                .under("absence"));
+        }
+        let group = |namespace: &NamespaceSpec| namespace.ana_group.unwrap_or(1);
+        let mut seen = Vec::new();
+        for (index, namespace) in self.namespaces.iter().enumerate() {
+            if seen.contains(&group(namespace)) {
+                return Err(Fault::at_key(
+                    "ana_group",
+                    "each namespace needs an ANA group of its own (absence)",
+                )
+                .hint("name another one, from 1 to 32")
+                .inside("namespaces", index));
+            }
+            seen.push(group(namespace));
+        }
+        match &self.pool {
+            None => Ok(()),
+            Some(_) => Err(Fault::at_key("answer", "namespaces of a pool share an ANA group")
+                .hint("remove the pool, or the key")
+                .under("absence")),
+        }
     }
 
     /// Checks that at most one function fills a translation cache. A classifier's maps are the drive's: two

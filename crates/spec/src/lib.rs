@@ -39,7 +39,7 @@ mod vfio_user;
 pub use ana::{AnaSpec, AnaStateName};
 pub use classifier::{ClassifierSpec, default_section};
 pub use dhchap::{DhchapSpec, GroupName, HashName};
-pub use drive::{Doorbells, DriveSpec, check_name};
+pub use drive::{AbsenceAnswer, AbsenceSpec, Doorbells, DriveSpec, check_name};
 pub use function::FunctionSpec;
 pub use group::GroupSpec;
 pub use identity::{uuid, uuid_nqn};

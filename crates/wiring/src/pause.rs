@@ -12,7 +12,7 @@ use sluice_controller::{EditStackError, Subsystem};
 use sluice_frontend::Drive;
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
-use sluice_spec::{DriveSpec, NamespaceSpec};
+use sluice_spec::{AnaStateName, DriveSpec, NamespaceSpec};
 use sluice_targets::Paused;
 use std::time::{Duration, Instant};
 
@@ -78,6 +78,17 @@ impl WiredDrive {
         });
         ended??;
         self.set_paused(nsid, false)
+    }
+
+    /// Ends the commands that wait at a paused target, with the status of its ANA state.
+    pub(super) fn end_parked(&self, nsid: u32, state: AnaStateName) -> Result<(), ApiError> {
+        let Some(status) = state.state().refusal() else { return Ok(()) };
+        self.execute(move |drive, now_ns| {
+            let subsystem = drive.subsystem_mut();
+            if let Some(at) = position(subsystem, nsid) {
+                subsystem.refuse_parked(nsid, at, status, now_ns);
+            }
+        })
     }
 
     fn set_paused(&self, nsid: u32, is_paused: bool) -> Result<(), ApiError> {

@@ -23,7 +23,7 @@ use sluice_jobs::{PaceChange, Verb};
 use sluice_reactor::Immovable;
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
-use sluice_spec::{ClassifierSpec, DriveSpec, UifSpec};
+use sluice_spec::{AnaStateName, ClassifierSpec, DriveSpec, UifSpec};
 use sluice_targets::Maintenance;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -279,6 +279,10 @@ impl Running for WiredDrive {
         store: Store<'_>,
     ) -> Result<(), ApiError> {
         self.replace(spec, nsid, may_differ, store)
+    }
+
+    fn refuse_parked(&self, nsid: u32, state: AnaStateName) -> Result<(), ApiError> {
+        self.end_parked(nsid, state)
     }
 
     fn maintenance(&self, nsid: u32) -> Result<Vec<Maintenance>, ApiError> {

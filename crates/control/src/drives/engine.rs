@@ -13,7 +13,7 @@ use sluice_jobs::{PaceChange, Verb};
 use sluice_reactor::Progress;
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
-use sluice_spec::{ClassifierSpec, DriveSpec, SharedKind, UifSpec};
+use sluice_spec::{AnaStateName, ClassifierSpec, DriveSpec, SharedKind, UifSpec};
 use sluice_targets::Maintenance;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -294,6 +294,12 @@ pub trait Running: Send + Sync {
     ) -> Result<(), ApiError> {
         let _ = (spec, nsid, may_differ, store);
         Err(ApiError::conflict("the targets of this drive cannot be replaced"))
+    }
+
+    /// Ends the commands that wait at a paused target, with the status of its ANA state.
+    fn refuse_parked(&self, nsid: u32, state: AnaStateName) -> Result<(), ApiError> {
+        let _ = (nsid, state);
+        Ok(())
     }
 
     /// Returns the controllers behind the target of a namespace, one for each path to it; none if the daemon drives

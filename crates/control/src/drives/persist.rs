@@ -15,7 +15,7 @@ use sluice_controller::{
     ReservationRecord, SanitizeRecord, SanitizeState,
 };
 use sluice_spec::error::ApiError;
-use sluice_spec::{AnaSpec, DriveSpec, NamespaceSpec};
+use sluice_spec::{DriveSpec, NamespaceSpec};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -97,7 +97,7 @@ impl Drives {
             power_counts: PowerCounts::default(),
             was_cut: false,
             reservations: reservations(spec, state),
-            ana: ana::states(&spec.name, &saved).iter().map(AnaSpec::rule).collect(),
+            ana: ana::stored_rules(spec, &saved),
             pooled: pool::of(state, &spec.name).cloned().unwrap_or_default(),
             paused_targets: target::paused(&spec.name, &saved),
             uuids: Vec::new(),

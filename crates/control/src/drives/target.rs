@@ -11,7 +11,7 @@ use crate::state::{PausedTarget, Replaced, Saved};
 use serde::{Deserialize, Serialize};
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
-use sluice_spec::{DriveSpec, FunctionSpec, NamespaceSpec, TargetKind, TargetSpec};
+use sluice_spec::{AnaStateName, DriveSpec, FunctionSpec, NamespaceSpec, TargetKind, TargetSpec};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use utoipa::ToSchema;
@@ -116,6 +116,7 @@ impl Drives {
             |saved| saved.paused_targets.push(paused),
             || running.pause_target(&entry.spec, nsid, limit),
         )?;
+        self.show_absence(&entry.spec, running.as_ref(), nsid, Some(AnaStateName::Inaccessible))?;
         let began = Instant::now();
         while !running.is_target_idle(nsid)? && began.elapsed() < IDLE_LIMIT {
             std::thread::sleep(LOOK);
@@ -128,8 +129,9 @@ impl Drives {
     /// Lets the commands of a paused target go on.
     pub fn resume_target(&self, name: &str, nsid: u32) -> Result<TargetView, ApiError> {
         let _only = self.change(name)?;
-        let (_, running) = self.paused_or_not(name, nsid, true)?;
+        let (entry, running) = self.paused_or_not(name, nsid, true)?;
         self.store_and_do(name, |saved| forget(saved, name, nsid), || running.resume_target(nsid))?;
+        self.show_absence(&entry.spec, running.as_ref(), nsid, None)?;
         self.resumed(name, nsid);
         self.target(name, nsid)
     }
@@ -208,7 +210,7 @@ impl Drives {
         settled.keep_identities(nsid, former.identities(name, nsid).unwrap_or_default());
         let was_paused = find_paused(&former, name, nsid).is_some();
         if !was_paused {
-            running.pause_target(&entry.spec, nsid, None).inspect_err(|_| settled.remove_made())?;
+            self.pause_for_a_moment(entry, running.as_ref(), nsid).inspect_err(|_| settled.remove_made())?;
         }
         let declared = self.declared(name);
         let store: Store<'_> = &mut || {
@@ -224,7 +226,7 @@ impl Drives {
             self.unsettle(&settled);
             let back = self.take_back(name, &former);
             if !was_paused {
-                running.resume_target(nsid)?;
+                self.end_moment(&entry.spec, running.as_ref(), nsid)?;
             }
             return back.and(Err(problem));
         }
@@ -234,7 +236,7 @@ impl Drives {
                 "drive {name}: after a crash of this daemon, hosts get one failed Flush: {problem}"
             );
         }
-        running.resume_target(nsid)?;
+        self.end_moment(spec, running.as_ref(), nsid)?;
         if was_paused {
             self.resumed(name, nsid);
         }
@@ -292,6 +294,19 @@ impl Drives {
         }
         let running = entry.running.clone()?;
         Ok((entry, running))
+    }
+
+    /// Pauses a target for the time of an operation.
+    fn pause_for_a_moment(&self, entry: &Entry, running: &dyn Running, nsid: u32) -> Result<(), ApiError> {
+        running.pause_target(&entry.spec, nsid, None)?;
+        self.show_absence(&entry.spec, running, nsid, Some(AnaStateName::Change))
+            .inspect_err(|_| drop(running.resume_target(nsid)))
+    }
+
+    /// Lets the commands of a target go on that was paused for the time of an operation.
+    fn end_moment(&self, spec: &DriveSpec, running: &dyn Running, nsid: u32) -> Result<(), ApiError> {
+        running.resume_target(nsid)?;
+        self.show_absence(spec, running, nsid, None)
     }
 
     fn resumed(&self, name: &str, nsid: u32) {

@@ -53,6 +53,13 @@ impl Subsystem {
         self.is_target_idle(nsid, at)
     }
 
+    /// Ends the commands that only wait in the layer at the position `at` of a namespace's chain, or below it, with a
+    /// status of the path: their hosts take another path, or wait for this one.
+    pub fn refuse_parked(&mut self, nsid: u32, at: usize, why: Status, now_ns: u64) {
+        let all = Aborted::of(Controllers::of_bits(u32::MAX));
+        self.abort_target(nsid, at, all, why, now_ns);
+    }
+
     /// Replaces the target at the position `at` of a namespace's chain, which is paused and
     /// [clear](Self::clear_target). `accept` decides in the end.
     ///

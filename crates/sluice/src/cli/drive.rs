@@ -279,6 +279,7 @@ impl Create {
             doorbells: self.doorbells,
             reactor: self.reactor,
             host_timeout_s: self.host_timeout,
+            absence: None,
             classifier: None,
             vfio_user: None,
             tcp: None,

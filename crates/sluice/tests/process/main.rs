@@ -1,6 +1,7 @@
 //! The binary as users run it: the daemon as a process, the tool beside it, hosts on its drives.
 
 mod absent;
+mod ana;
 mod attack;
 mod balance;
 mod cache;

@@ -16,7 +16,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-const NQN: &str = "nqn.2026-11.example.sluice:disk";
+pub(crate) const NQN: &str = "nqn.2026-11.example.sluice:disk";
 
 /// Returns a drive on a file, whose hosts give up a command after `host_timeout_s`.
 fn on_file(host_timeout_s: u32) -> String {

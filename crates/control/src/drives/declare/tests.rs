@@ -397,6 +397,9 @@ impl Random {
         if self.below(3) == 0 {
             let _ = writeln!(text, "host_timeout_s = {}", self.one(&["0", "6", "60"]));
         }
+        if self.below(3) == 0 {
+            let _ = writeln!(text, "absence = {{ answer = \"retry\" }}");
+        }
         let _ = writeln!(text, "doorbells = \"{}\"", self.one(&["auto", "mapped", "trapped"]));
         match self.below(4) {
             0 => {

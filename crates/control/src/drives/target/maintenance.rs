@@ -8,8 +8,8 @@ use super::{LOOK, PausedTarget, TargetState, TargetView, find_paused, namespace_
 use crate::drives::events::EventKind;
 use crate::drives::{Drives, Entry, Running, lock};
 use serde::{Deserialize, Serialize};
-use sluice_spec::TargetKind;
 use sluice_spec::error::ApiError;
+use sluice_spec::{AnaStateName, TargetKind};
 use sluice_targets::{Activation, ControllerContext, Maintenance, MaintenanceFault, ResetReport};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -236,10 +236,11 @@ impl Drives {
     ) -> Result<Done, ApiError> {
         let name = &entry.spec.name;
         let was_paused = find_paused(&self.saved(), name, nsid).is_some();
-        let resume = || if was_paused { Ok(()) } else { running.resume_target(nsid) };
+        let resume =
+            || if was_paused { Ok(()) } else { self.end_moment(&entry.spec, running.as_ref(), nsid) };
         let began = Instant::now();
         if !was_paused {
-            running.pause_target(&entry.spec, nsid, None)?;
+            self.pause_for_a_moment(entry, running.as_ref(), nsid)?;
         }
         while !running.is_target_idle(nsid)? {
             if began.elapsed() > CLEAR_LIMIT {
@@ -260,6 +261,8 @@ impl Drives {
                 let paused = PausedTarget { drive: name.clone(), nsid, fail_after_s: None };
                 if !was_paused {
                     self.store(|saved| saved.paused_targets.push(paused))?;
+                    let state = Some(AnaStateName::Inaccessible);
+                    self.show_absence(&entry.spec, running.as_ref(), nsid, state)?;
                     let text = format!("the target of namespace {nsid} stays paused: {why}");
                     self.events.note(EventKind::TargetPaused, name, text);
                 }
