@@ -66,6 +66,9 @@ pub struct MaintenanceView {
     pub image_bytes: Option<u64>,
 }
 
+/// An open drive, with the controllers behind the target of a namespace.
+type Driven = (Entry, Arc<dyn Running>, Vec<Maintenance>);
+
 /// Times of a reset, and the controller after it.
 struct Done {
     device: Duration,
@@ -147,11 +150,7 @@ impl Drives {
     }
 
     /// Returns an open drive with the controllers behind the target of a namespace, one for each path.
-    fn controllers(
-        &self,
-        name: &str,
-        nsid: u32,
-    ) -> Result<(Entry, Arc<dyn Running>, Vec<Maintenance>), ApiError> {
+    fn controllers(&self, name: &str, nsid: u32) -> Result<Driven, ApiError> {
         let entry = self.entry(name)?;
         let namespace = namespace_of(&entry.spec, nsid)?;
         let running = entry.running.clone()?;
