@@ -20,7 +20,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 /// Media type of JSON lines.
-const CONTENT_TYPE: &str = "application/x-ndjson";
+pub(super) const CONTENT_TYPE: &str = "application/x-ndjson";
 
 /// Interval between two looks for further events.
 const LOOK: Duration = Duration::from_millis(200);

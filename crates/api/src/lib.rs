@@ -18,6 +18,7 @@ mod routes;
 mod scrape;
 mod server;
 mod targets;
+mod trace;
 
 pub use ana::AnaList;
 pub use answer::{Answer, ErrorAnswer, THREADS, ordered};

@@ -12,6 +12,7 @@ use super::metrics;
 use super::orders::NO_DRIVE;
 use super::page::{self, PageAccess};
 use super::targets;
+use super::trace;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderName, StatusCode, header};
 use axum::middleware::from_fn;
@@ -79,6 +80,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(limits::routes())
         .merge(events::routes())
         .merge(page::routes())
+        .merge(trace::routes())
         .routes(routes!(reload))
         .routes(routes!(upgrade))
         .routes(routes!(list_reactors))

@@ -162,6 +162,7 @@ fn the_document_lists_every_route() {
             "get /v1/drives/{name}/functions",
             "get /v1/drives/{name}/limits",
             "get /v1/drives/{name}/targets",
+            "get /v1/drives/{name}/trace",
             "get /v1/events",
             "get /v1/export",
             "get /v1/functions",

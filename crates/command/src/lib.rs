@@ -23,6 +23,7 @@ mod request;
 mod slab;
 mod slot;
 mod stack;
+mod trace;
 
 pub use abort::Aborted;
 pub use command::{Command, Ticket};
@@ -36,3 +37,4 @@ pub use request::{Operation, Origin, Request, Route};
 pub use slab::{Limits, Slab};
 pub use slot::{Range, Slot, SlotState, Steps};
 pub use stack::{NodeId, Stack, StackBuilder, StackError};
+pub use trace::{StageTimes, TRACED_MAX, Trace, TraceStage};

@@ -5,6 +5,7 @@
 
 use crate::handover::{COMMANDS_MAX, Commands, Segment};
 use crate::slot::{Owner, Slot, SlotState};
+use crate::trace::Trace;
 use crate::{Command, Origin, Request, Route, Ticket};
 use sluice_nvme::{Status, SubmissionEntry};
 use std::io;
@@ -47,7 +48,7 @@ impl Limits {
 #[derive(Debug)]
 pub struct Slab {
     /// Slots, initially zeros, which cost no memory before their first use. Moved only when the limits grow.
-    slots: Box<[Slot]>,
+    pub(crate) slots: Box<[Slot]>,
     /// Free slots below the used number; all slots beyond are free, too.
     free: Vec<u32>,
     free_children: Vec<u32>,
@@ -59,6 +60,8 @@ pub struct Slab {
     /// Commands in flight, by controller.
     of: [u32; 1 << u8::BITS],
     handover: Segment<Commands>,
+    /// Traced commands, while some are traced.
+    pub(crate) trace: Option<Box<Trace>>,
 }
 
 impl Slab {
@@ -83,6 +86,7 @@ impl Slab {
             children: 0,
             of: [0; 1 << u8::BITS],
             handover: Segment::new()?,
+            trace: None,
         })
     }
 

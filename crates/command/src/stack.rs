@@ -2,7 +2,7 @@
 
 use crate::lane::{Here, Traffic};
 use crate::slot::Owner;
-use crate::{Aborted, Characteristics, Command, Controllers, Frame, Lane, Layer, Slab, Ticket};
+use crate::{Aborted, Characteristics, Command, Controllers, Frame, Lane, Layer, Slab, Ticket, TraceStage};
 use sluice_memory::{Removed, Space};
 use sluice_nvme::Status;
 use std::fmt;
@@ -273,12 +273,23 @@ impl Stack {
     /// Moves a command one step up: to the layer that pushed the topmost frame, or into the parent.
     fn complete_up(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
         if let Some(frame) = slab.slot_mut(&command).frames.pop() {
-            self.with(frame.node, slab, now_ns, |layer, lane| layer.resume(command, frame, lane));
+            let Some(node) = self.nodes.get_mut(usize::from(frame.node.0)) else {
+                return self.return_traced(command, slab, now_ns);
+            };
+            let here = Here { node: frame.node, below: &node.below, sizes: &node.sizes };
+            node.layer.resume(command, frame, &mut Lane::new(slab, &mut self.traffic, here, now_ns));
         } else if let Owner::Fork(parent) = slab.slot(&command).owner {
             self.join(parent, command, slab, now_ns);
         } else {
             self.traffic.done.push(command);
         }
+    }
+
+    /// Notes the return of a traced command, whose frame of no layer was taken.
+    #[cold]
+    fn return_traced(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
+        slab.note_stage(&command, TraceStage::Returned);
+        self.complete_up(command, slab, now_ns);
     }
 
     fn join(&mut self, parent: u32, child: Command, slab: &mut Slab, now_ns: u64) {

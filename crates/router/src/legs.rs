@@ -11,7 +11,7 @@ use crate::program::Trapped;
 use crate::router::Router;
 use crate::steer::Aim;
 use crate::verdict::{Leg, Legs, Verdict};
-use sluice_command::{Command, Operation, Request, Route, Slab};
+use sluice_command::{Command, Operation, Request, Route, Slab, TraceStage};
 use sluice_nvme::opcode::io as opcode;
 use sluice_nvme::{Status, SubmissionEntry};
 
@@ -41,6 +41,18 @@ impl Router {
     /// Most programs leave most commands as they are, without a later hook. This function only has the cost of
     /// these.
     pub(crate) fn begin(&mut self, command: Command, further_step: bool, slab: &mut Slab, now_ns: u64) {
+        self.begin_with::<false>(command, further_step, slab, now_ns);
+    }
+
+    /// Runs the submission hook of a command. With `TRACED` the stages of the command are noted.
+    #[inline(always)]
+    pub(crate) fn begin_with<const TRACED: bool>(
+        &mut self,
+        command: Command,
+        further_step: bool,
+        slab: &mut Slab,
+        now_ns: u64,
+    ) {
         let slot = slab.slot(&command);
         let (request, is_raw) = (&slot.request, slot.origin.raw);
         let steering = self.format.steering(request);
@@ -48,9 +60,16 @@ impl Router {
         let mut context = self.context(further_step, request, steering, &command, slab);
         let verdict = self.programs.classify_new(&mut context);
         let is_unchanged = context.steering.words() == before;
+        if TRACED {
+            slab.note_stage(&command, TraceStage::Classified);
+        }
         match verdict == Ok(Verdict::send(Leg::FIRST)) && is_unchanged && !is_raw {
+            true if TRACED => {
+                slab.note_stage(&command, TraceStage::Sent(Leg::FIRST.number()));
+                self.take_first_path(command, slab, now_ns);
+            }
             true => self.take_first_path(command, slab, now_ns),
-            false => self.begin_elsewhere(verdict, &context, command, slab, now_ns),
+            false => self.begin_elsewhere::<TRACED>(verdict, &context, command, slab, now_ns),
         }
     }
 
@@ -59,7 +78,7 @@ impl Router {
     /// Most programs need no later hook of most commands, and move all of a command. The program keeps the
     /// command only while the command's request is replaced.
     #[inline(never)]
-    fn begin_elsewhere(
+    fn begin_elsewhere<const TRACED: bool>(
         &mut self,
         verdict: Result<Verdict, Trapped>,
         context: &Context,
@@ -91,6 +110,9 @@ impl Router {
             (slot.request.offset, slot.request.fua) = (offset, fua);
         }
         slot.route = Route { path: leg.number(), target: steering.target, hints: steering.hints, program };
+        if TRACED {
+            slab.note_stage(&command, TraceStage::Sent(leg.number()));
+        }
         self.stack.submit(bounds.entry, command, slab, now_ns);
     }
 
@@ -260,6 +282,11 @@ impl Router {
     fn start(&mut self, command: Command, legs: Legs, aim: &Aim, slab: &mut Slab, now_ns: u64) {
         let flight = &mut self.flights[slab.number(&command)];
         let is_alone = flight.in_flight().count() == 1;
+        if slab.is_tracing()
+            && let Some(first) = legs.iter().next()
+        {
+            slab.note_stage(&command, TraceStage::Sent(first.number()));
+        }
         legs.iter().for_each(|leg| flight.set_chunk(leg, aim.chunk));
         let slot = slab.slot_mut(&command);
         slot.route.target = aim.target;

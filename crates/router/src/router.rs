@@ -5,7 +5,7 @@ use crate::flight::Flight;
 use crate::program::{Classifier, Programs, Retire};
 use crate::steer::Format;
 use crate::verdict::Leg;
-use sluice_command::{Characteristics, Command, NodeId, Request, Route, Slab, Stack, Ticket};
+use sluice_command::{Characteristics, Command, NodeId, Request, Route, Slab, Stack, Ticket, TraceStage};
 use sluice_nvme::Status;
 use std::fmt;
 
@@ -233,6 +233,18 @@ impl Router {
         match self.programs.is_attached() {
             true => self.begin(command, false, slab, now_ns),
             false => self.take_first_path(command, slab, now_ns),
+        }
+    }
+
+    /// Takes a command as [`submit`](Self::submit) does, and notes the stages of a traced command.
+    #[cold]
+    pub fn submit_traced(&mut self, command: Command, slab: &mut Slab, now_ns: u64) {
+        match self.programs.is_attached() {
+            true => self.begin_with::<true>(command, false, slab, now_ns),
+            false => {
+                slab.note_stage(&command, TraceStage::Sent(Leg::FIRST.number()));
+                self.take_first_path(command, slab, now_ns);
+            }
         }
     }
 

@@ -1,7 +1,11 @@
-//! Histograms of the latency of drives, between the reactors that write them and the control side.
+//! Histograms of the latency of drives, and traces of their commands, between the reactors that write them and the
+//! control side.
 
-use sluice_controller::{LatencyCells, LatencyClock, OperationLatency, SlowCommand, Subsystem};
-use std::sync::{Arc, Mutex, PoisonError};
+use sluice_controller::{
+    LatencyCells, LatencyClock, OperationLatency, SlowCommand, Subsystem, TraceChoice, TraceRing,
+};
+use sluice_spec::error::ApiError;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Histograms of a drive: one set for its subsystem, and one for each subsystem of its remote queue groups.
 #[derive(Debug)]
@@ -11,6 +15,8 @@ pub(super) struct DriveLatency {
     /// Time from which on a command is slow.
     slow_ns: u64,
     all: Mutex<Vec<Arc<LatencyCells>>>,
+    /// Ring of the last trace of the drive.
+    trace: Mutex<Weak<TraceRing>>,
 }
 
 /// Histograms on their way to the subsystem that writes them.
@@ -27,7 +33,7 @@ impl LatencyWriter {
 
 impl DriveLatency {
     pub(super) fn new(clock: Option<LatencyClock>, slow_ns: u64) -> Self {
-        Self { clock, slow_ns, all: Mutex::default() }
+        Self { clock, slow_ns, all: Mutex::default(), trace: Mutex::default() }
     }
 
     /// Returns histograms for a subsystem. Histograms whose subsystem is gone are used again.
@@ -50,6 +56,23 @@ impl DriveLatency {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let slow = all.iter().map(|cells| cells.slow()).sum();
         (slow, all.iter().filter_map(|cells| cells.take_slowest()).max_by_key(|slowest| slowest.ns))
+    }
+
+    /// Begins a trace, which `start` installs in the drive.
+    pub(super) fn begin_trace(
+        &self,
+        choice: TraceChoice,
+        start: impl FnOnce(Arc<TraceRing>) -> Result<(), ApiError>,
+    ) -> Result<Arc<TraceRing>, ApiError> {
+        let mut last = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.upgrade().is_some_and(|ring| !ring.is_over()) {
+            return Err(ApiError::conflict("the commands of this drive are traced already")
+                .hint("end the other trace first: a drive has one at a time"));
+        }
+        let ring = Arc::new(TraceRing::new(self.clock.clone().unwrap_or_default(), choice));
+        start(Arc::clone(&ring))?;
+        *last = Arc::downgrade(&ring);
+        Ok(ring)
     }
 
     /// Returns the sums of all histograms by operation; none if nothing is measured.

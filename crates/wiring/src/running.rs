@@ -13,7 +13,8 @@ use sluice_control::drives::{
 };
 use sluice_control::state::Created;
 use sluice_controller::{
-    AnaRule, Creation, OperationLatency, PersistentRecord, SlowCommand, Subsystem, Synced,
+    AnaRule, Creation, OperationLatency, PersistentRecord, SlowCommand, Subsystem, Synced, TraceChoice,
+    TraceRing,
 };
 use sluice_frontend::Drive;
 use sluice_frontend_tcp as tcp;
@@ -172,6 +173,12 @@ impl Running for WiredDrive {
 
     fn take_slowest(&self) -> (u64, Option<SlowCommand>) {
         self.latency.take_slowest()
+    }
+
+    fn begin_trace(&self, choice: TraceChoice) -> Result<Arc<TraceRing>, ApiError> {
+        // Queue groups come back first: a trace is of the drive's own reactor.
+        let start = |ring| self.execute(move |drive, _| drive.subsystem_mut().begin_trace(ring));
+        self.latency.begin_trace(choice, start)
     }
 
     fn client_transitions(&self) -> u64 {

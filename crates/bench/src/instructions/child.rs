@@ -14,7 +14,9 @@ use super::tcp;
 use nix::sys::ptrace;
 use quanta::Clock;
 use sluice_command::{Layer, StackBuilder};
-use sluice_controller::{Attached, Config, Identity, LatencyClock, Namespace, NamespaceConfig};
+use sluice_controller::{
+    Attached, Config, Identity, LatencyClock, Namespace, NamespaceConfig, TraceChoice, TraceRing,
+};
 use sluice_functions::{Delay, DelayConfig, Fault, Pass, PassConfig, Qos, QosLimits};
 use sluice_host::{
     Controller as Host, DmaBuffer, Error as HostError, PciTransport, QueueLayout, QueuePair, Settings, entry,
@@ -200,6 +202,11 @@ fn controller(scenario: &Scenario) -> Result<Attached, ApiError> {
     let mut attached = Attached::new(config).map_err(|error| trouble(&error))?;
     if scenario.latency {
         attached.subsystem.measure_latency(LatencyClock::new(), Arc::default());
+    }
+    if scenario.trace {
+        // The clock stands still: no command is traced for the time that has passed.
+        let choice = TraceChoice { every: 32, slow_ns: 0 };
+        attached.subsystem.begin_trace(Arc::new(TraceRing::new(LatencyClock::mock().0, choice)));
     }
     Ok(attached)
 }

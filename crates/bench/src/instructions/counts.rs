@@ -27,8 +27,9 @@ pub struct Counts {
 
 impl Counts {
     fn find(&self, wanted: Scenario) -> Option<&Count> {
-        // All counts of a run are with the measurement of latency, or all are without it.
-        self.counts.iter().find(|count| Scenario { latency: wanted.latency, ..count.scenario } == wanted)
+        // All counts of a run are with the same measurements.
+        let Scenario { latency, trace, .. } = wanted;
+        self.counts.iter().find(|count| Scenario { latency, trace, ..count.scenario } == wanted)
     }
 
     fn get(&self, wanted: Scenario) -> Option<f64> {

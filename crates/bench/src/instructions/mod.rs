@@ -65,6 +65,9 @@ pub struct InstructionArgs {
     /// Turns of controllers that measure how long commands take, and nothing else
     #[arg(long)]
     latency: bool,
+    /// Turns of controllers that trace one command of 32, and nothing else
+    #[arg(long)]
+    trace: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -122,7 +125,7 @@ impl InstructionArgs {
             .chain(direct)
             .chain(pooled)
             .flat_map(batches)
-            .map(|scenario| Scenario { latency: self.latency, ..scenario })
+            .map(|scenario| Scenario { latency: self.latency, trace: self.trace, ..scenario })
             .filter(|scenario| self.wants(scenario))
             .collect()
     }
@@ -134,7 +137,8 @@ impl InstructionArgs {
             && self.target.is_none_or(|target| target == scenario.target)
             && self.function.is_none_or(|function| function == scenario.function)
             && self.classifier.is_none_or(|classifier| classifier == scenario.classifier)
-            && (!self.latency || (scenario.transport, scenario.side) == (Transport::Pcie, Side::Controller))
+            && (!(self.latency || self.trace)
+                || (scenario.transport, scenario.side) == (Transport::Pcie, Side::Controller))
     }
 }
 

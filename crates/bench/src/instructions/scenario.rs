@@ -28,6 +28,10 @@ pub struct Scenario {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub latency: bool,
+    /// Whether commands are traced, one of 32.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub trace: bool,
 }
 
 /// Connection between a host and its controller.
@@ -170,6 +174,7 @@ impl Scenario {
         operation: Operation::Read,
         batch: 1,
         latency: false,
+        trace: false,
     };
 
     /// Returns the scenario as the arguments of the child's command line.
@@ -184,8 +189,9 @@ impl Scenario {
         ];
         let batch = ["--batch".to_owned(), self.batch.to_string()];
         let latency = self.latency.then(|| "--latency".to_owned());
+        let trace = self.trace.then(|| "--trace".to_owned());
         let words = words.into_iter().flat_map(|(key, word)| [key.to_owned(), word.to_owned()]);
-        words.chain(batch).chain(latency)
+        words.chain(batch).chain(latency).chain(trace)
     }
 
     /// Returns the number of counted turns. There are more of short ones, to see whether they are all alike. Of writes
@@ -258,7 +264,7 @@ impl Scenario {
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { transport, side, target, function, classifier, operation, batch, latency } = self;
+        let Self { transport, side, target, function, classifier, operation, batch, latency, trace } = self;
         write!(f, "{}: {} on {}", side.word(), operation.word(), target.word())?;
         if *function != Function::None {
             write!(f, " under {}", function.word())?;
@@ -268,6 +274,9 @@ impl fmt::Display for Scenario {
         }
         if *latency {
             write!(f, " measured")?;
+        }
+        if *trace {
+            write!(f, " traced")?;
         }
         match transport {
             Transport::Pcie => write!(f, ", {batch} in a turn"),
@@ -341,6 +350,7 @@ mod tests {
                 operation: Operation::Flush,
                 batch: 8,
                 latency: function == Function::Pass,
+                trace: function == Function::Delay,
             };
             let line = ["child".to_owned()].into_iter().chain(scenario.arguments());
             assert_eq!(Line::parse_from(line).scenario, scenario);

@@ -7,7 +7,9 @@ use super::{
 use crate::state::Created;
 use serde::{Deserialize, Serialize};
 use sluice_classifier::Map;
-use sluice_controller::{AnaRule, Creation, OperationLatency, PersistentRecord, SlowCommand, Synced};
+use sluice_controller::{
+    AnaRule, Creation, OperationLatency, PersistentRecord, SlowCommand, Synced, TraceChoice, TraceRing,
+};
 use sluice_functions::{GroupRefused, GroupStatus, QosLimits, QosWaits};
 use sluice_jobs::{PaceChange, Verb};
 use sluice_reactor::Progress;
@@ -177,6 +179,15 @@ pub trait Running: Send + Sync {
     /// reactor.
     fn take_slowest(&self) -> (u64, Option<SlowCommand>) {
         (0, None)
+    }
+
+    /// Begins a trace of commands, which the ring passes on until it is dropped or not read.
+    ///
+    /// # Errors
+    /// The drive is traced already.
+    fn begin_trace(&self, choice: TraceChoice) -> Result<Arc<TraceRing>, ApiError> {
+        let _ = choice;
+        Err(ApiError::conflict("the commands of this drive cannot be traced"))
     }
 
     /// Returns the number of times that a first client came or the last one went. Waits for no reactor.

@@ -8,6 +8,7 @@ use crate::model::{Controller, Subsystem};
 use crate::state::fused::FUSED;
 use crate::state::health::Health;
 use crate::state::identity::Identity;
+use crate::state::latency::Latency;
 use crate::state::queue::Service;
 use crate::state::remote_queues::cause::RecallCause;
 use crate::state::slow::SlowCommand;
@@ -49,7 +50,9 @@ impl Controller {
         for command in batch.drain(..) {
             let slot = slab.slot(&command);
             let describe = || SlowCommand::of(slot.origin, slab.entry(&command));
-            latency.complete(&mut completions, slot.stamp, describe);
+            if latency.complete(&mut completions, slot.stamp, describe) {
+                end_trace(slab, latency, &command, completions.now);
+            }
             self.account_with(slab, health, identity, command);
         }
         latency.end(&completions);
@@ -57,10 +60,12 @@ impl Controller {
 
     /// Counts a command outside of a batch, and its latency.
     fn account_one(&mut self, subsystem: &mut Subsystem, command: Command) {
-        if let Some(latency) = subsystem.latency() {
-            let slot = subsystem.slab().slot(&command);
-            let describe = || SlowCommand::of(slot.origin, subsystem.slab().entry(&command));
-            latency.complete_one(slot.origin, slot.stamp, describe);
+        if let Some((slab, _, _, latency)) = subsystem.timed_accounts() {
+            let slot = slab.slot(&command);
+            let describe = || SlowCommand::of(slot.origin, slab.entry(&command));
+            if let Some(now) = latency.complete_one(slot.origin, slot.stamp, describe) {
+                end_trace(slab, latency, &command, now);
+            }
         }
         self.account(subsystem, command);
     }
@@ -288,6 +293,18 @@ impl Controller {
             Service::Unmapped => self.hold_completion(id, entry),
             Service::Over => cq.unreserve(1),
         }
+    }
+}
+
+/// Passes on a traced command whose completion entry was written at `now`.
+#[cold]
+#[inline(never)]
+fn end_trace(slab: &mut Slab, latency: &Latency, command: &Command, now: u64) {
+    if let Some(times) = slab.end_trace(command)
+        && let Some(tracer) = latency.tracer()
+    {
+        let slot = slab.slot(command);
+        tracer.complete(&times, now, &slot.origin, slab.entry(command), slot.status);
     }
 }
 

@@ -4,7 +4,7 @@ use crate::engine::intake::Intake;
 use crate::engine::{admin, fused};
 use crate::model::{Controller, Subsystem};
 use crate::state::events::Event;
-use crate::state::latency::{Latency, stamp};
+use crate::state::latency::{Latency, stamp, traced_stamp};
 use crate::state::limits::BATCH_MAX;
 use crate::state::queue::{HeadError, Service};
 use sluice_memory::Space;
@@ -134,8 +134,57 @@ impl Controller {
     ) {
         match subsystem.latency() {
             None => self.take_io::<false, false>(subsystem, id, count, further, space, now_ns),
-            Some(_) => self.take_io::<false, true>(subsystem, id, count, further, space, now_ns),
+            Some(_) => self.take_measured(subsystem, id, count, further, space, now_ns),
         };
+    }
+
+    /// Takes `count` commands, of which some may be traced.
+    #[inline(never)]
+    fn take_measured(
+        &mut self,
+        subsystem: &mut Subsystem,
+        id: u16,
+        count: u32,
+        further: u32,
+        space: &Space,
+        now_ns: u64,
+    ) -> u32 {
+        let traced = subsystem.sample(count).min(count);
+        if traced > 0 {
+            self.take_traced(subsystem, id, traced, space, now_ns);
+        }
+        match subsystem.latency() {
+            _ if traced == count => count,
+            // The trace is over, and nothing else is measured.
+            None => self.take_io::<false, false>(subsystem, id, count, further, space, now_ns),
+            Some(_) => self.take_io::<false, true>(subsystem, id, count - traced, further, space, now_ns),
+        }
+    }
+
+    /// Takes `count` commands that are traced.
+    #[cold]
+    #[inline(never)]
+    fn take_traced(&mut self, subsystem: &mut Subsystem, id: u16, count: u32, space: &Space, now_ns: u64) {
+        let Self { sqs, features, client_dma, .. } = self;
+        let Some(sq) = &mut sqs[usize::from(id)] else { return };
+        let mut intake = Intake { subsystem, space, features, client_dma, now_ns };
+        for _ in 0..count {
+            let words = sq.take();
+            let entry: SubmissionEntry = transmute!(words);
+            let at = intake.subsystem.latency().map_or(0, Latency::now);
+            let (slab, origin) = (intake.subsystem.slab_mut(), sq.origin(&entry));
+            let command = slab.admit_stamped(words, origin, traced_stamp(at, entry.opcode));
+            let command = command.expect("room was counted");
+            if !slab.begin_trace(&command)
+                && let Some(tracer) = intake.subsystem.latency().and_then(Latency::tracer)
+            {
+                tracer.miss();
+            }
+            match entry.fuse() {
+                0 => intake.begin_traced(command, &entry),
+                _ => fused::collect(intake.subsystem, sq, command, &entry),
+            }
+        }
     }
 
     /// Takes the commands, of `count`, before the first one that requires a recall of the remote groups.

@@ -26,6 +26,18 @@ impl Intake<'_> {
     /// Takes a command that was just fetched.
     #[inline]
     pub(crate) fn begin(&mut self, command: Command, entry: &SubmissionEntry) {
+        self.begin_with::<false>(command, entry);
+    }
+
+    /// Takes a command that was just fetched, and notes its stages.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn begin_traced(&mut self, command: Command, entry: &SubmissionEntry) {
+        self.begin_with::<true>(command, entry);
+    }
+
+    #[inline(always)]
+    fn begin_with<const TRACED: bool>(&mut self, command: Command, entry: &SubmissionEntry) {
         if entry.opcode == opcode::COPY {
             return copy::begin(self, command, entry);
         }
@@ -54,7 +66,10 @@ impl Intake<'_> {
         match io::check(&check, slot, target.namespace, target.health) {
             Ok(Next::Send) => {
                 target.health.count_segments(slot.data.len());
-                target.send(command, now_ns);
+                match TRACED {
+                    true => target.send_traced(command, now_ns),
+                    false => target.send(command, now_ns),
+                }
             }
             Ok(Next::Pass) => target.pass(command, now_ns),
             Ok(Next::Nothing) => target.done.push(command),

@@ -34,6 +34,12 @@ impl Target<'_> {
         touch(self.namespace, self.index, self.touched);
     }
 
+    /// Sends a command to the router of its namespace, which notes its stages.
+    pub(crate) fn send_traced(self, command: Command, now_ns: u64) {
+        self.namespace.router.submit_traced(command, self.slab, now_ns);
+        touch(self.namespace, self.index, self.touched);
+    }
+
     /// Sends a command unchanged, as its host wrote it, to the router of its namespace.
     #[inline]
     pub(crate) fn pass(self, command: Command, now_ns: u64) {

@@ -13,8 +13,9 @@ use crate::state::limits::{COMMANDS_MAX, CONTROLLERS_MAX, HOST_TIMEOUT, NAMESPAC
 use crate::state::mailbox::Mailboxes;
 use crate::state::polls::Polls;
 use crate::state::reservation::{HostId, KnownAs};
+use crate::state::trace::{Sample, TraceRing, Tracer};
 use quanta::Clock;
-use sluice_command::{Command, Deallocated, Limits, NodeId, Origin, Passthrough, Slab};
+use sluice_command::{Command, Deallocated, Limits, NodeId, Origin, Passthrough, Slab, Trace};
 use sluice_memory::SharedRegion;
 use sluice_nvme::Status;
 use sluice_router::Router;
@@ -146,6 +147,33 @@ impl Subsystem {
     /// Measures how long I/O commands take from now on. No other subsystem may have the same cells.
     pub fn measure_latency(&mut self, clock: Clock, cells: Arc<LatencyCells>) {
         self.latency = Some(Box::new(Latency::new(clock, cells)));
+    }
+
+    /// Traces commands from now on, until the ring's time is over.
+    pub fn begin_trace(&mut self, ring: Arc<TraceRing>) {
+        self.slab.set_trace(Some(Trace::new(ring.clock().clone())));
+        let latency = self.latency.get_or_insert_with(|| Box::new(Latency::of_trace(ring.clock().clone())));
+        latency.set_tracer(Some(Tracer::new(ring)));
+    }
+
+    /// Ends the trace of commands.
+    #[cold]
+    pub(crate) fn end_trace(&mut self) {
+        self.slab.set_trace(None);
+        self.latency = self.latency.take().and_then(|mut it| it.set_tracer(None).then_some(it));
+    }
+
+    /// Returns the number of commands at the head of a batch that are traced.
+    #[inline]
+    pub(crate) fn sample(&mut self, count: u32) -> u32 {
+        match self.latency.as_mut().map(|latency| latency.sample(count)) {
+            None => 0,
+            Some(Sample::First(commands)) => commands,
+            Some(Sample::Over) => {
+                self.end_trace();
+                0
+            }
+        }
     }
 
     #[inline]

@@ -1,10 +1,11 @@
-//! Histograms of the time from the fetch of a command to its completion entry.
+//! Histograms of the time from the fetch of a command to its completion entry, and the choice of traced commands.
 //!
 //! The clock is read once for a batch of fetched commands, and once for a batch of completed commands, after
-//! their entries are written. A command carries a stamp: the clock at its fetch, and its opcode. Commands of a
-//! batch mostly have the same stamp and are counted together.
+//! their entries are written. A command carries a stamp: the clock at its fetch, whether it is traced, and its opcode.
+//! Commands of a batch mostly have the same stamp and are counted together.
 
 use crate::state::slow::{SlowCommand, Slowest};
+use crate::state::trace::{Sample, Tracer};
 use quanta::Clock;
 use sluice_command::Origin;
 use sluice_nvme::opcode::io as opcode;
@@ -24,7 +25,11 @@ const OCTAVES: usize = 30;
 /// Buckets of a histogram.
 pub const LATENCY_BUCKETS: usize = OCTAVES * SUB_BUCKETS;
 
-const OPCODE_BITS: u32 = u8::BITS;
+/// Bit of a stamp: the command is traced.
+const TRACED: u64 = 1 << u8::BITS;
+
+/// Bits of a stamp below the clock.
+const LOW_BITS: u32 = u8::BITS + 1;
 
 /// Returns the bucket of a time.
 #[must_use]
@@ -166,83 +171,124 @@ fn add(cell: &AtomicU64, n: u64) {
 #[derive(Debug)]
 pub(crate) struct Latency {
     clock: Clock,
-    cells: Arc<LatencyCells>,
+    /// Histograms; none if commands are only traced.
+    cells: Option<Arc<LatencyCells>>,
+    tracer: Option<Tracer>,
 }
 
-/// Time at which a batch of commands was completed, and the commands with the last stamp that are not counted yet.
+/// Clock at which a batch of commands was completed, and the commands with the last stamp that are not counted yet.
 #[derive(Debug)]
 pub(crate) struct Completions {
-    now: u64,
+    pub(crate) now: u64,
     stamp: u64,
     commands: u64,
 }
 
 impl Latency {
     pub(crate) fn new(clock: Clock, cells: Arc<LatencyCells>) -> Self {
-        Self { clock, cells }
+        Self { clock, cells: Some(cells), tracer: None }
+    }
+
+    /// Creates a measurement without histograms, for a trace.
+    pub(crate) fn of_trace(clock: Clock) -> Self {
+        Self { clock, cells: None, tracer: None }
+    }
+
+    /// Begins or ends a trace. Returns false if nothing is left to measure.
+    pub(crate) fn set_tracer(&mut self, tracer: Option<Tracer>) -> bool {
+        self.tracer = tracer;
+        self.tracer.is_some() || self.cells.is_some()
+    }
+
+    /// Returns the commands of a batch that are traced.
+    #[inline]
+    pub(crate) fn sample(&mut self, count: u32) -> Sample {
+        self.tracer.as_mut().map_or(Sample::First(0), |tracer| tracer.sample(count))
+    }
+
+    pub(crate) fn tracer(&self) -> Option<&Tracer> {
+        self.tracer.as_ref()
     }
 
     /// Returns the clock in place of an opcode's stamp. Commands with the stamp zero are not counted.
     #[inline]
     pub(crate) fn now(&self) -> u64 {
-        self.clock.raw() << OPCODE_BITS
+        self.clock.raw() << LOW_BITS
     }
 
     /// Begins to count a batch of completed commands.
     #[inline]
     pub(crate) fn begin(&self) -> Completions {
-        Completions { now: self.now(), stamp: 0, commands: 0 }
+        Completions { now: self.clock.raw(), stamp: 0, commands: 0 }
     }
 
     /// Counts the completed command with this stamp. `describe` returns the command if it is slow, without its time.
+    /// Returns whether the command is traced.
     #[inline(always)]
     pub(crate) fn complete(
         &self,
         batch: &mut Completions,
         stamp: u64,
         describe: impl FnOnce() -> SlowCommand,
-    ) {
-        if stamp != batch.stamp {
-            self.begin_another(batch, stamp, describe);
-        }
+    ) -> bool {
+        let is_traced = stamp != batch.stamp && self.begin_another(batch, stamp, describe);
         batch.commands += 1;
+        is_traced
     }
 
     /// Counts the commands with the last stamp, and begins to count those with this one.
     #[inline(never)]
-    fn begin_another(&self, batch: &mut Completions, stamp: u64, describe: impl FnOnce() -> SlowCommand) {
+    fn begin_another(
+        &self,
+        batch: &mut Completions,
+        stamp: u64,
+        describe: impl FnOnce() -> SlowCommand,
+    ) -> bool {
         self.end(batch);
-        *batch = Completions { now: batch.now, stamp, commands: 0 };
+        // The next traced command with this stamp must come here, too.
+        *batch = Completions { now: batch.now, stamp: stamp & !TRACED, commands: 0 };
         let ns = self.ns(batch);
-        if ns >= self.cells.slow_ns && stamp != 0 {
-            self.cells.slowest.note(SlowCommand { ns, ..describe() });
+        if let Some(cells) = &self.cells
+            && ns >= cells.slow_ns
+            && stamp != 0
+        {
+            cells.slowest.note(SlowCommand { ns, ..describe() });
         }
+        stamp & TRACED != 0
     }
 
     /// Returns the time from the fetch to the completion of the commands with the present stamp.
     fn ns(&self, batch: &Completions) -> u64 {
         // The clock has lost its upper bits.
-        let ticks = batch.now.wrapping_sub(batch.stamp & !u64::from(u8::MAX)) >> OPCODE_BITS;
+        let ticks = (batch.now << LOW_BITS).wrapping_sub(batch.stamp >> LOW_BITS << LOW_BITS) >> LOW_BITS;
         self.clock.delta_as_nanos(0, ticks)
     }
 
     /// Counts the last commands of a batch.
     #[inline(never)]
     pub(crate) fn end(&self, batch: &Completions) {
-        if batch.stamp == 0 {
-            return;
+        if batch.stamp != 0
+            && let Some(cells) = &self.cells
+        {
+            cells.add(TimedOperation::of(batch.stamp as u8), self.ns(batch), batch.commands);
         }
-        self.cells.add(TimedOperation::of(batch.stamp as u8), self.ns(batch), batch.commands);
     }
 
-    /// Counts one command of a host, outside of a batch.
+    /// Counts one command of a host, outside of a batch. Returns the time of its end if the command is traced.
     #[cold]
-    pub(crate) fn complete_one(&self, origin: Origin, stamp: u64, describe: impl FnOnce() -> SlowCommand) {
-        if origin.sq != 0 && origin.sq != Origin::INTERNAL_SQ {
-            let mut batch = self.begin();
-            self.complete(&mut batch, stamp, describe);
-            self.end(&batch);
+    pub(crate) fn complete_one(
+        &self,
+        origin: Origin,
+        stamp: u64,
+        describe: impl FnOnce() -> SlowCommand,
+    ) -> Option<u64> {
+        if origin.sq == 0 || origin.sq == Origin::INTERNAL_SQ {
+            return None;
         }
+        let mut batch = self.begin();
+        let is_traced = self.complete(&mut batch, stamp, describe);
+        self.end(&batch);
+        is_traced.then_some(batch.now)
     }
 }
 
@@ -250,6 +296,11 @@ impl Latency {
 #[inline]
 pub(crate) fn stamp(now: u64, opcode: u8) -> u64 {
     now | u64::from(opcode)
+}
+
+/// Returns the stamp of a traced command.
+pub(crate) fn traced_stamp(now: u64, opcode: u8) -> u64 {
+    stamp(now, opcode) | TRACED
 }
 
 #[cfg(test)]

@@ -40,5 +40,6 @@ pub(crate) mod sanitize;
 pub(crate) mod self_test;
 pub(crate) mod slow;
 pub(crate) mod sync;
+pub(crate) mod trace;
 pub(crate) mod uncorrectable;
 pub(crate) mod unmapped_queues;

@@ -41,5 +41,6 @@ mod self_test;
 mod shared;
 mod state;
 mod timers;
+mod trace;
 mod uncorrectable;
 mod waits;

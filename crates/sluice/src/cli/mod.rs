@@ -25,6 +25,7 @@ mod snapshot;
 mod spec_file;
 mod target;
 mod top;
+mod trace;
 
 use crate::{daemon, doctor};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -80,6 +81,8 @@ enum Command {
     Job(job::JobCommand),
     /// Show drives and reactors at work: commands, bytes, latency, load
     Top(top::TopArgs),
+    /// Show single commands of a drive with the times of their stages
+    Trace(trace::TraceArgs),
     /// Show what happened: drives, clients and devices that came and went, jobs, errors
     Events(events::EventsArgs),
     /// Print the address of the web page, with its token, to open in a browser
@@ -161,6 +164,7 @@ impl Cli {
             Command::Member(command) => member::run(command, output),
             Command::Job(command) => job::run(command, client, output),
             Command::Top(arguments) => top::run(&arguments, client, output),
+            Command::Trace(arguments) => trace::run(&arguments, self.output, client),
             Command::Events(arguments) => events::run(&arguments, self.output, client),
             Command::Page => page::run(client, output),
             Command::Apply(arguments) => declare::apply(&arguments, client, output),

@@ -83,6 +83,7 @@ mod targets;
 #[allow(dead_code, reason = "its own tests use all of it")]
 mod tcp_host;
 mod thrift;
+mod trace;
 mod travel;
 #[path = "../../../frontend-tcp/tests/tcp/tunnel.rs"]
 mod tunnel;
