@@ -1,8 +1,10 @@
 //! Counters in the format of Prometheus (text format 0.0.4).
 
+mod parts;
+
 use sluice_control::drives::{
-    CacheView, DeviceView, DriveLatency, DriveState, DriveView, Drives, FunctionView, JobState, JobView,
-    LimitsView, ReactorCounters,
+    CacheView, DeviceView, DriveCounts, DriveLatency, DriveState, DriveView, Drives, FunctionView, JobState,
+    JobView, LatencyView, LimitsView, ReactorCounters,
 };
 use sluice_functions::{Metric, service};
 use std::collections::BTreeMap;
@@ -157,6 +159,7 @@ pub(super) struct Snapshot {
     pub(super) jobs: Vec<JobView>,
     pub(super) limits: Vec<Limits>,
     pub(super) caches: Vec<Cache>,
+    pub(super) parts: Vec<DriveCounts>,
 }
 
 impl Snapshot {
@@ -166,18 +169,20 @@ impl Snapshot {
         let jobs = drives.jobs(JOBS_LIMIT);
         let (latency, reactors) = (drives.latency(), drives.reactors());
         let (limits, caches) = (drives.all_limits(), drives.caches());
-        Self { drives: drives.list(), latency, reactors, functions, jobs, limits, caches }
+        let parts = drives.counts();
+        Self { drives: drives.list(), latency, reactors, functions, jobs, limits, caches, parts }
     }
 }
 
 pub(super) fn text(of: &Snapshot) -> String {
-    let Snapshot { drives, latency, reactors, functions, jobs, limits, caches } = of;
+    let Snapshot { drives, latency, reactors, functions, jobs, limits, caches, parts } = of;
     let mut out = String::new();
     // Names of drives need no escaping: see check_name.
     DRIVES
         .iter()
         .for_each(|family| family.write(&mut out, drives, |drive| format!("drive=\"{}\"", drive.name)));
     write_latency(&mut out, latency);
+    parts::write(&mut out, parts);
     let devices = drives
         .iter()
         .flat_map(|drive| drive.devices.iter().map(|device| (drive.name.clone(), device.clone())));
@@ -228,17 +233,22 @@ fn write_latency(out: &mut String, drives: &[DriveLatency]) {
         drives.iter().flat_map(|drive| drive.operations.iter().map(move |operation| (drive, operation)))
     {
         let labels = format!("drive=\"{}\",operation=\"{}\"", drive.drive, operation.operation);
-        let (mut buckets, mut below) = (operation.buckets.iter().peekable(), 0);
-        for bound_ns in BOUNDS.map(|bits| 1_u64 << bits) {
-            while let Some(bucket) = buckets.next_if(|bucket| bucket.below_ns <= bound_ns) {
-                below += bucket.count;
-            }
-            let _ = writeln!(out, "{NAME}_bucket{{{labels},le=\"{}\"}} {below}", seconds(bound_ns));
-        }
-        let (count, sum) = (operation.count, seconds(operation.sum_ns));
-        let _ = writeln!(out, "{NAME}_bucket{{{labels},le=\"+Inf\"}} {count}");
-        let _ = writeln!(out, "{NAME}_sum{{{labels}}} {sum}\n{NAME}_count{{{labels}}} {count}");
+        write_histogram(out, NAME, &labels, operation);
     }
+}
+
+/// Writes one histogram of a family.
+fn write_histogram(out: &mut String, name: &str, labels: &str, of: &LatencyView) {
+    let (mut buckets, mut below) = (of.buckets.iter().peekable(), 0);
+    for bound_ns in BOUNDS.map(|bits| 1_u64 << bits) {
+        while let Some(bucket) = buckets.next_if(|bucket| bucket.below_ns <= bound_ns) {
+            below += bucket.count;
+        }
+        let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{}\"}} {below}", seconds(bound_ns));
+    }
+    let (count, sum) = (of.count, seconds(of.sum_ns));
+    let _ = writeln!(out, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
+    let _ = writeln!(out, "{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {count}");
 }
 
 /// Returns nanoseconds as seconds, without loss.

@@ -45,7 +45,7 @@ struct TraceQuery {
     /// Only commands that took so many microseconds or longer.
     #[serde(default)]
     slow_us: u64,
-    /// One command of so many is traced, and the next one after a millisecond without any. Without it, one of 32.
+    /// Number of commands of which the first is traced; after a millisecond without a traced one, the next. Without it, 128.
     #[serde(default = "every")]
     every: u32,
 }
@@ -55,7 +55,7 @@ fn seconds() -> u64 {
 }
 
 fn every() -> u32 {
-    32
+    128
 }
 
 #[utoipa::path(get, path = "/v1/drives/{name}/trace", tag = "drives", summary = "Trace single commands of a drive, one JSON object a line",

@@ -20,7 +20,7 @@ pub struct Insertion {
 }
 
 /// Placeholder of a removed layer.
-struct RemovedLayer;
+pub(crate) struct RemovedLayer;
 
 impl Layer for RemovedLayer {
     fn name(&self) -> &'static str {
@@ -41,6 +41,7 @@ impl Node {
         self.layer = Box::new(RemovedLayer);
         (self.below, self.sizes) = (Vec::new(), Vec::new());
         (self.characteristics, self.gone) = (Characteristics::target(0, 512), true);
+        self.counted = false;
     }
 }
 
@@ -244,6 +245,7 @@ impl Stack {
 
     /// Derives the characteristics of every layer from those of the layers below it.
     pub(crate) fn derive(&mut self) {
+        self.count_new_layers();
         for id in self.order() {
             let below = self.nodes[usize::from(id.0)].below.iter();
             let below: Vec<_> = below.map(|node| self.nodes[usize::from(node.0)].characteristics).collect();

@@ -285,6 +285,11 @@ impl Slab {
         &self.handover.get().commands[command.index()].entry
     }
 
+    /// Returns the entry of the last command in a slot, which a host submitted. It may be over.
+    pub fn entry_of_number(&self, number: usize) -> &SubmissionEntry {
+        &self.handover.get().commands[number.min(COMMANDS_MAX - 1)].entry
+    }
+
     /// Returns the entry of a slot, which may be a leg's.
     pub(crate) fn entry_of(&self, index: usize) -> &SubmissionEntry {
         let of = match self.slots[index].owner {

@@ -1,6 +1,7 @@
 //! Layers of a drive as a tree, and the loop that moves commands through it.
 
 use crate::lane::{Here, Traffic};
+use crate::layer_counters::NamespaceCounters;
 use crate::slot::Owner;
 use crate::{Aborted, Characteristics, Command, Controllers, Frame, Lane, Layer, Slab, Ticket, TraceStage};
 use sluice_memory::{Removed, Space};
@@ -25,6 +26,8 @@ pub(crate) struct Node {
     fixed: bool,
     /// The layer was removed: the number is free for another layer.
     pub(crate) gone: bool,
+    /// The commands of the layer are counted.
+    pub(crate) counted: bool,
 }
 
 /// Reason for which a stack cannot be built.
@@ -94,7 +97,8 @@ impl StackBuilder {
         }
         let sizes = under.iter().map(|c| c.size).collect();
         let below = below.to_vec();
-        let node = Node { layer, below, sizes, characteristics, touched: false, fixed: false, gone: false };
+        let (touched, fixed, gone, counted) = (false, false, false, false);
+        let node = Node { layer, below, sizes, characteristics, touched, fixed, gone, counted };
         match self.nodes.get_mut(usize::from(id.0)) {
             // A pending flush of the previous layer flushes this one.
             Some(free) => *free = Node { touched: free.touched, ..node },
@@ -114,7 +118,7 @@ impl StackBuilder {
         let root = NodeId(self.nodes.len() as u8 - 1);
         let touched = Touched::new(self.nodes.len());
         let polled = polled(&self.nodes);
-        Stack { nodes: self.nodes, traffic: Traffic::default(), root, touched, polled }
+        Stack { nodes: self.nodes, traffic: Traffic::default(), root, touched, polled, counters: None }
     }
 }
 
@@ -133,6 +137,8 @@ pub struct Stack {
     pub(crate) touched: Touched,
     /// Nodes that are polled.
     pub(crate) polled: Box<[NodeId]>,
+    /// Counters of the layers, if they are counted.
+    pub(crate) counters: Option<NamespaceCounters>,
 }
 
 /// Set of layers that never grows during a submit: a function call there would cost more than the rest of the

@@ -31,6 +31,7 @@ pub use quanta::Clock as LatencyClock;
 pub use state::ana::AnaRule;
 pub use state::background::{ALL_NAMESPACES, BackgroundJob};
 pub use state::client_dma::{DMA_REQUESTS_MAX, DMA_TIMEOUT_NS, DmaRequest};
+pub use state::counters::{CommandCounts, QueueCounts};
 pub use state::doorbells::DoorbellMode;
 pub use state::format::{FormatRecord, FormatState};
 pub use state::health::Statistics;

@@ -1,6 +1,8 @@
 //! Histograms of the latency of drives, and traces of their commands, between the reactors that write them and the
 //! control side.
 
+use sluice_command::NodeId;
+use sluice_control::drives::{DriveCounts, LatencyView, LayerCounts, NamespaceCounts, QueueCounts};
 use sluice_controller::{
     LatencyCells, LatencyClock, OperationLatency, SlowCommand, Subsystem, TraceChoice, TraceRing,
 };
@@ -56,6 +58,49 @@ impl DriveLatency {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let slow = all.iter().map(|cells| cells.slow()).sum();
         (slow, all.iter().filter_map(|cells| cells.take_slowest()).max_by_key(|slowest| slowest.ns))
+    }
+
+    /// Returns the counters of a drive with these layers: NSID, layer and kind of each.
+    pub(super) fn counts(&self, layers: &[(u32, NodeId, &'static str)]) -> DriveCounts {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let cells = || all.iter().map(|cells| &**cells);
+        let namespaces = LatencyCells::namespaces(cells().collect::<Vec<_>>());
+        let namespaces = namespaces.into_iter().map(|(nsid, counts, times)| NamespaceCounts {
+            nsid,
+            counts,
+            operations: times.into_iter().map(LatencyView::from).collect(),
+        });
+        let queues = LatencyCells::queues(cells()).into_iter();
+        let queues =
+            queues.map(|it| QueueCounts { controller: it.controller, queue: it.queue, counts: it.counts });
+        let layer = |(nsid, node, kind): &(u32, NodeId, &'static str)| {
+            let each = cells().filter_map(|cells| cells.layers().get(*nsid as usize - 1, *node));
+            let mut sum = LayerCounts {
+                nsid: *nsid,
+                number: node.0,
+                kind,
+                commands: 0,
+                bytes_read: 0,
+                bytes_written: 0,
+            };
+            for counts in each {
+                sum.commands += counts.commands;
+                sum.bytes_read = sum.bytes_read.wrapping_add(counts.bytes_read);
+                sum.bytes_written = sum.bytes_written.wrapping_add(counts.bytes_written);
+            }
+            sum
+        };
+        DriveCounts {
+            drive: String::new(),
+            namespaces: namespaces.collect(),
+            queues: queues.collect(),
+            layers: layers.iter().map(layer).collect(),
+        }
+    }
+
+    /// Returns whether commands are measured.
+    pub(super) fn is_on(&self) -> bool {
+        self.clock.is_some()
     }
 
     /// Begins a trace, which `start` installs in the drive.

@@ -7,14 +7,15 @@ use super::labels;
 use super::namespace::StackControl;
 use super::{pool, reactor_of};
 use sluice_classifier::Map;
+use sluice_command::NodeId;
 use sluice_control::drives::{
-    CacheView, ClassifierStatus, CreatedStatus, DeviceView, DriveCounters, FunctionJobs, FunctionView,
-    HandedOver, ReadyClassifier, Running, Status, Store,
+    CacheView, ClassifierStatus, CreatedStatus, DeviceView, DriveCounters, DriveCounts, FunctionJobs,
+    FunctionView, HandedOver, ReadyClassifier, Running, Status, Store,
 };
 use sluice_control::state::Created;
 use sluice_controller::{
-    AnaRule, Creation, OperationLatency, PersistentRecord, SlowCommand, Subsystem, Synced, TraceChoice,
-    TraceRing,
+    AnaRule, Creation, Namespace, OperationLatency, PersistentRecord, SlowCommand, Subsystem, Synced,
+    TraceChoice, TraceRing,
 };
 use sluice_frontend::Drive;
 use sluice_frontend_tcp as tcp;
@@ -169,6 +170,13 @@ impl Running for WiredDrive {
 
     fn latency(&self) -> Vec<OperationLatency> {
         self.latency.sums()
+    }
+
+    fn counts(&self) -> Result<DriveCounts, ApiError> {
+        if !self.latency.is_on() {
+            return Ok(DriveCounts::default());
+        }
+        Ok(self.latency.counts(&self.query(layers)?))
     }
 
     fn take_slowest(&self) -> (u64, Option<SlowCommand>) {
@@ -392,6 +400,17 @@ impl Running for WiredDrive {
         let task = self.task.id();
         self.task.call(move |local| drop(local.remove(task))).map_err(gone)
     }
+}
+
+/// Returns the NSID, the number and the kind of each layer.
+fn layers(drive: &Drive) -> Vec<(u32, NodeId, &'static str)> {
+    let namespaces = drive.subsystem().namespaces();
+    let of = |namespace: &Namespace| {
+        let nsid = namespace.nsid();
+        let layers = namespace.router().stack().layers();
+        layers.map(|(layer, kind)| (nsid, layer, kind)).collect::<Vec<_>>()
+    };
+    namespaces.flat_map(of).collect()
 }
 
 fn status(drive: &Drive) -> Status {

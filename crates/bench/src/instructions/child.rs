@@ -205,7 +205,7 @@ fn controller(scenario: &Scenario) -> Result<Attached, ApiError> {
     }
     if scenario.trace {
         // The clock stands still: no command is traced for the time that has passed.
-        let choice = TraceChoice { every: 32, slow_ns: 0 };
+        let choice = TraceChoice { every: 128, slow_ns: 0 };
         attached.subsystem.begin_trace(Arc::new(TraceRing::new(LatencyClock::mock().0, choice)));
     }
     Ok(attached)

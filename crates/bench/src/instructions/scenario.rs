@@ -28,7 +28,7 @@ pub struct Scenario {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub latency: bool,
-    /// Whether commands are traced, one of 32.
+    /// Whether commands are traced, one of 128.
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub trace: bool,

@@ -2,7 +2,8 @@
 
 use super::upgrade::HandedOver;
 use super::{
-    CacheView, ClassifierStatus, DeviceView, FunctionJobs, FunctionView, PersistRequest, Remembered,
+    CacheView, ClassifierStatus, DeviceView, DriveCounts, FunctionJobs, FunctionView, PersistRequest,
+    Remembered,
 };
 use crate::state::Created;
 use serde::{Deserialize, Serialize};
@@ -173,6 +174,12 @@ pub trait Running: Send + Sync {
     /// Returns the histograms of the drive's commands; none if they are not measured. Waits for no reactor.
     fn latency(&self) -> Vec<OperationLatency> {
         Vec::new()
+    }
+
+    /// Returns the counters of the drive's namespaces, queues and layers; none if they are not measured. Waits for its
+    /// reactor.
+    fn counts(&self) -> Result<DriveCounts, ApiError> {
+        Ok(DriveCounts::default())
     }
 
     /// Returns the number of slow commands since the open, and takes the slowest one since the last call. Waits for no

@@ -9,6 +9,7 @@ mod cache;
 mod change;
 mod classifier;
 mod coming;
+mod counts;
 mod declare;
 mod device;
 mod drain;
@@ -44,6 +45,7 @@ pub use classifier::{
     ClassifierStatus, ENTRIES_MAX, ErrorCount, HookCounts, MapDump, MapEntry, MapKindName, MapView,
     TraceLine, to_hex,
 };
+pub use counts::{DriveCounts, LayerCounts, NamespaceCounts, QueueCounts};
 pub use declare::{Applied, ApplyRequest, Plan, PlannedChange, RefusedChange};
 pub use device::DevicePlace;
 pub use device::DeviceView;

@@ -5,13 +5,13 @@ use crate::command::{Step, compare, copy, dataset, reservation, uncorrectable, v
 use crate::engine::{client_dma, fused, queues, sync, write_cache};
 use crate::jobs::erase;
 use crate::model::{Controller, Subsystem};
+use crate::state::counters::Counted;
 use crate::state::fused::FUSED;
 use crate::state::health::Health;
 use crate::state::identity::Identity;
-use crate::state::latency::Latency;
+use crate::state::latency::{Latency, Run, is_traced};
 use crate::state::queue::Service;
 use crate::state::remote_queues::cause::RecallCause;
-use crate::state::slow::SlowCommand;
 use sluice_command::{Command, Origin, Slab};
 use sluice_nvme::{CompletionEntry, Status, opcode};
 
@@ -46,26 +46,37 @@ impl Controller {
     #[inline(never)]
     fn account_timed(&mut self, subsystem: &mut Subsystem, batch: &mut Vec<Command>) {
         let Some((slab, health, identity, latency)) = subsystem.timed_accounts() else { return };
-        let mut completions = latency.begin();
+        let (now, mut run) = (latency.raw(), Run::none());
         for command in batch.drain(..) {
-            let slot = slab.slot(&command);
-            let describe = || SlowCommand::of(slot.origin, slab.entry(&command));
-            if latency.complete(&mut completions, slot.stamp, describe) {
-                end_trace(slab, latency, &command, completions.now);
+            let mut slot = slab.slot(&command);
+            if !run.has(slot) {
+                end_run(&run, slab, health, latency, now);
+                run = Run::none();
+                if slot.origin.sq == 0 {
+                    self.account_with(slab, health, identity, command);
+                    continue;
+                }
+                run = Run::of(slot, slab.number(&command));
+                if is_traced(slot.stamp) {
+                    end_trace(slab, latency, &command, now);
+                    slot = slab.slot(&command);
+                }
             }
-            self.account_with(slab, health, identity, command);
+            if slot.status.is_success() {
+                run.count(slot.request.length);
+                slab.release(command);
+            } else {
+                note_failure(slab, latency, &command, now);
+                self.account_with(slab, health, identity, command);
+            }
         }
-        latency.end(&completions);
+        end_run(&run, slab, health, latency, now);
     }
 
     /// Counts a command outside of a batch, and its latency.
     fn account_one(&mut self, subsystem: &mut Subsystem, command: Command) {
         if let Some((slab, _, _, latency)) = subsystem.timed_accounts() {
-            let slot = slab.slot(&command);
-            let describe = || SlowCommand::of(slot.origin, slab.entry(&command));
-            if let Some(now) = latency.complete_one(slot.origin, slot.stamp, describe) {
-                end_trace(slab, latency, &command, now);
-            }
+            measure_one(slab, latency, &command);
         }
         self.account(subsystem, command);
     }
@@ -294,6 +305,49 @@ impl Controller {
             Service::Over => cq.unreserve(1),
         }
     }
+}
+
+/// Counts a run of commands that succeeded.
+#[inline(never)]
+fn end_run(run: &Run, slab: &Slab, health: &mut Health, latency: &Latency, now: u64) {
+    let Counted { operation, commands, bytes, .. } = run.counted;
+    if commands > 0 {
+        health.succeeded(operation, commands, bytes);
+        latency.add(run, now, slab);
+    }
+}
+
+/// Measures one command of a host, which is counted elsewhere.
+#[cold]
+fn measure_one(slab: &mut Slab, latency: &Latency, command: &Command) {
+    let (now, slot) = (latency.raw(), slab.slot(command));
+    let (origin, stamp) = (slot.origin, slot.stamp);
+    if origin.sq == 0 || origin.sq == Origin::INTERNAL_SQ {
+        return;
+    }
+    if slot.status.is_success() {
+        let mut run = Run::of(slot, slab.number(command));
+        run.count(slot.request.length);
+        latency.add(&run, now, slab);
+    } else {
+        note_failure(slab, latency, command, now);
+    }
+    if is_traced(stamp) {
+        end_trace(slab, latency, command, now);
+    }
+}
+
+/// Measures a command of a host that failed.
+#[cold]
+#[inline(never)]
+fn note_failure(slab: &Slab, latency: &Latency, command: &Command, now: u64) {
+    let slot = slab.slot(command);
+    let mut run = Run::of(slot, slab.number(command));
+    run.counted.errors = 1;
+    if slab.entry(command).nsid != u32::from(slot.origin.namespace) + 1 {
+        run.counted.namespace = u8::MAX;
+    }
+    latency.add(&run, now, slab);
 }
 
 /// Passes on a traced command whose completion entry was written at `now`.

@@ -153,11 +153,9 @@ impl Controller {
         if traced > 0 {
             self.take_traced(subsystem, id, traced, space, now_ns);
         }
-        match subsystem.latency() {
-            _ if traced == count => count,
-            // The trace is over, and nothing else is measured.
-            None => self.take_io::<false, false>(subsystem, id, count, further, space, now_ns),
-            Some(_) => self.take_io::<false, true>(subsystem, id, count - traced, further, space, now_ns),
+        match count - traced {
+            0 => count,
+            left => self.take_io::<false, true>(subsystem, id, left, further, space, now_ns),
         }
     }
 

@@ -146,6 +146,7 @@ impl Subsystem {
 
     /// Measures how long I/O commands take from now on. No other subsystem may have the same cells.
     pub fn measure_latency(&mut self, clock: Clock, cells: Arc<LatencyCells>) {
+        self.each_namespace(|namespace| count_layers(namespace, &cells));
         self.latency = Some(Box::new(Latency::new(clock, cells)));
     }
 
@@ -224,7 +225,10 @@ impl Subsystem {
             self.namespaces.resize_with(index + 1, || None);
         }
         self.deallocates |= namespace.characteristics().deallocated != Deallocated::Unsupported;
-        self.namespaces[index] = Some(namespace);
+        let namespace = self.namespaces[index].insert(namespace);
+        if let Some(cells) = self.latency.as_ref().and_then(|latency| latency.cells()) {
+            count_layers(namespace, cells);
+        }
         self.update_stacks();
         self.guard_namespaces();
     }
@@ -469,6 +473,11 @@ impl Drop for Subsystem {
         let erasures = jobs.erasure.as_mut().and_then(Erasure::take_command);
         done.drain(..).chain(mailboxes.drain()).chain(erasures).for_each(std::mem::forget);
     }
+}
+
+fn count_layers(namespace: &mut Namespace, cells: &LatencyCells) {
+    let index = namespace.nsid() as usize - 1;
+    namespace.router.stack_mut().count_layers(Arc::clone(cells.layers()), index);
 }
 
 /// Returns the most children that a command of these namespaces can have, and the number of commands that

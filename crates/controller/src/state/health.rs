@@ -230,6 +230,14 @@ impl Health {
         }
     }
 
+    /// Counts finished I/O commands of one operation that succeeded.
+    #[inline]
+    pub(crate) fn succeeded(&mut self, operation: Operation, commands: u64, bytes: u64) {
+        let moved = &mut self.here.succeeded[operation as usize];
+        moved.commands += commands;
+        moved.bytes = moved.bytes.wrapping_add(bytes);
+    }
+
     /// Adds the counters of a group that is back, since [`busy_time`](Self::busy_time) was handed over.
     pub(crate) fn take_back(&mut self, tally: &Arc<Tally>) {
         let (counts, busy) = self.remote.end(tally);

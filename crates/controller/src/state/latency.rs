@@ -4,13 +4,16 @@
 //! their entries are written. A command carries a stamp: the clock at its fetch, whether it is traced, and its opcode.
 //! Commands of a batch mostly have the same stamp and are counted together.
 
+use crate::state::counters::{CommandCounts, Counted, DetailCells, QueueCounts};
+use crate::state::limits::NAMESPACES_MAX;
 use crate::state::slow::{SlowCommand, Slowest};
 use crate::state::trace::{Sample, Tracer};
 use quanta::Clock;
-use sluice_command::Origin;
+use sluice_command::{LayerCounters, Operation, Origin, Slab, Slot};
 use sluice_nvme::opcode::io as opcode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use zerocopy::FromZeros;
 
 /// Buckets of a power of two.
 const SUB_BUCKETS: usize = 1 << SUB_BITS;
@@ -83,8 +86,8 @@ impl TimedOperation {
 }
 
 /// Histogram of an operation. One thread writes, any thread reads.
-#[derive(Debug)]
-struct Cells {
+#[derive(Debug, FromZeros)]
+pub(crate) struct Cells {
     sum_ns: AtomicU64,
     counts: [AtomicU64; LATENCY_BUCKETS],
 }
@@ -95,7 +98,20 @@ impl Default for Cells {
     }
 }
 
-/// Histograms of the commands of one subsystem, which its reactor writes and any thread reads.
+impl Cells {
+    #[inline]
+    pub(crate) fn add(&self, ns: u64, commands: u64) {
+        add(&self.counts[bucket_of(ns)], commands);
+        add(&self.sum_ns, ns.wrapping_mul(commands));
+    }
+
+    fn add_to(&self, sum: &mut OperationLatency) {
+        sum.sum_ns = sum.sum_ns.wrapping_add(self.sum_ns.load(Relaxed));
+        sum.counts.iter_mut().zip(&self.counts).for_each(|(sum, count)| *sum += count.load(Relaxed));
+    }
+}
+
+/// Histograms and counters of the commands of one subsystem, which its reactor writes and any thread reads.
 #[derive(Debug)]
 pub struct LatencyCells {
     operations: [Cells; TimedOperation::ALL.len()],
@@ -103,6 +119,8 @@ pub struct LatencyCells {
     slow_ns: u64,
     slow: AtomicU64,
     slowest: Slowest,
+    detail: DetailCells,
+    layers: Arc<LayerCounters>,
 }
 
 impl Default for LatencyCells {
@@ -126,7 +144,9 @@ impl LatencyCells {
     #[must_use]
     pub fn new(slow_ns: u64) -> Self {
         let operations = TimedOperation::ALL.map(|_| Cells::default());
-        Self { operations, slow_ns, slow: AtomicU64::new(0), slowest: Slowest::default() }
+        let (slow, slowest, detail) = (AtomicU64::new(0), Slowest::default(), DetailCells::new());
+        let layers = Arc::new(LayerCounters::new(NAMESPACES_MAX));
+        Self { operations, slow_ns, slow, slowest, detail, layers }
     }
 
     /// Returns the number of slow commands.
@@ -141,25 +161,46 @@ impl LatencyCells {
 
     /// Returns the sums of these histograms by operation.
     pub fn sums<'a>(all: impl IntoIterator<Item = &'a Self>) -> Vec<OperationLatency> {
-        let empty = |operation| OperationLatency { operation, sum_ns: 0, counts: vec![0; LATENCY_BUCKETS] };
-        let mut sums: Vec<_> = TimedOperation::ALL.map(empty).into();
+        let mut sums = no_times();
         for cells in all {
-            for (sum, cells) in sums.iter_mut().zip(&cells.operations) {
-                sum.sum_ns = sum.sum_ns.wrapping_add(cells.sum_ns.load(Relaxed));
-                sum.counts.iter_mut().zip(&cells.counts).for_each(|(sum, count)| *sum += count.load(Relaxed));
-            }
+            sums.iter_mut().zip(&cells.operations).for_each(|(sum, cells)| cells.add_to(sum));
         }
         sums
     }
 
-    fn add(&self, operation: TimedOperation, ns: u64, commands: u64) {
-        if ns >= self.slow_ns {
-            add(&self.slow, commands);
-        }
-        let cells = &self.operations[operation as usize];
-        add(&cells.counts[bucket_of(ns)], commands);
-        add(&cells.sum_ns, ns.wrapping_mul(commands));
+    /// Returns the sums of these counters for each namespace that has had commands, by its NSID, with its histograms.
+    pub fn namespaces<'a>(
+        all: impl IntoIterator<Item = &'a Self> + Clone,
+    ) -> Vec<(u32, CommandCounts, Vec<OperationLatency>)> {
+        let mut counts = [CommandCounts::default(); NAMESPACES_MAX];
+        all.clone().into_iter().for_each(|cells| cells.detail.add_namespaces(&mut counts));
+        let times = |index| {
+            let mut sums = no_times();
+            for histograms in all.clone().into_iter().filter_map(|cells| cells.detail.histograms(index)) {
+                sums.iter_mut().zip(histograms).for_each(|(sum, cells)| cells.add_to(sum));
+            }
+            sums
+        };
+        let used = counts.into_iter().enumerate().filter(|(_, counts)| counts.commands > 0);
+        used.map(|(index, counts)| (index as u32 + 1, counts, times(index))).collect()
     }
+
+    /// Returns the counters of the layers.
+    pub fn layers(&self) -> &Arc<LayerCounters> {
+        &self.layers
+    }
+
+    /// Returns the sums of these counters for each queue that has had commands.
+    pub fn queues<'a>(all: impl IntoIterator<Item = &'a Self>) -> Vec<QueueCounts> {
+        let mut sums = Vec::new();
+        all.into_iter().for_each(|cells| cells.detail.add_queues(&mut sums));
+        sums
+    }
+}
+
+fn no_times() -> Vec<OperationLatency> {
+    let empty = |operation| OperationLatency { operation, sum_ns: 0, counts: vec![0; LATENCY_BUCKETS] };
+    TimedOperation::ALL.map(empty).into()
 }
 
 /// Adds to a cell with one writer: a load and a store, not a locked instruction.
@@ -176,12 +217,62 @@ pub(crate) struct Latency {
     tracer: Option<Tracer>,
 }
 
-/// Clock at which a batch of commands was completed, and the commands with the last stamp that are not counted yet.
+/// Commands of a batch that were fetched together, from one queue and for one namespace, and that are not counted yet.
 #[derive(Debug)]
-pub(crate) struct Completions {
-    pub(crate) now: u64,
+pub(crate) struct Run {
     stamp: u64,
-    commands: u64,
+    pub(crate) counted: Counted,
+    /// Slot and CID of the first one.
+    number: usize,
+    cid: u16,
+}
+
+impl Run {
+    /// Returns a run that has no command.
+    pub(crate) fn none() -> Self {
+        // No command of a host has this queue.
+        Self::with(&Origin::LAYER, 0, Operation::Flush, 0)
+    }
+
+    /// Begins a run without its first command.
+    #[inline]
+    pub(crate) fn of(slot: &Slot, number: usize) -> Self {
+        Self::with(&slot.origin, slot.stamp & !TRACED, slot.request.operation, number)
+    }
+
+    #[inline]
+    fn with(origin: &Origin, stamp: u64, operation: Operation, number: usize) -> Self {
+        let Origin { controller, sq: queue, namespace, cid, .. } = *origin;
+        let counted = Counted { controller, queue, namespace, operation, commands: 0, errors: 0, bytes: 0 };
+        Self { stamp, counted, number, cid }
+    }
+
+    /// Returns whether a command belongs to this run. A traced one never does.
+    #[inline]
+    pub(crate) fn has(&self, slot: &Slot) -> bool {
+        let Counted { queue, namespace, operation, .. } = self.counted;
+        slot.stamp == self.stamp
+            && slot.request.operation == operation
+            && slot.origin.sq == queue
+            && slot.origin.namespace == namespace
+    }
+
+    /// Counts a command that succeeded.
+    #[inline]
+    pub(crate) fn count(&mut self, bytes: u64) {
+        self.counted.commands += 1;
+        self.counted.bytes = self.counted.bytes.wrapping_add(bytes);
+    }
+
+    fn opcode(&self) -> u8 {
+        self.stamp as u8
+    }
+}
+
+/// Returns whether a command with this stamp is traced.
+#[inline]
+pub(crate) fn is_traced(stamp: u64) -> bool {
+    stamp & TRACED != 0
 }
 
 impl Latency {
@@ -206,6 +297,10 @@ impl Latency {
         self.tracer.as_mut().map_or(Sample::First(0), |tracer| tracer.sample(count))
     }
 
+    pub(crate) fn cells(&self) -> Option<&LatencyCells> {
+        self.cells.as_deref()
+    }
+
     pub(crate) fn tracer(&self) -> Option<&Tracer> {
         self.tracer.as_ref()
     }
@@ -216,80 +311,41 @@ impl Latency {
         self.clock.raw() << LOW_BITS
     }
 
-    /// Begins to count a batch of completed commands.
+    /// Returns the clock for the end of commands.
     #[inline]
-    pub(crate) fn begin(&self) -> Completions {
-        Completions { now: self.clock.raw(), stamp: 0, commands: 0 }
+    pub(crate) fn raw(&self) -> u64 {
+        self.clock.raw()
     }
 
-    /// Counts the completed command with this stamp. `describe` returns the command if it is slow, without its time.
-    /// Returns whether the command is traced.
-    #[inline(always)]
-    pub(crate) fn complete(
-        &self,
-        batch: &mut Completions,
-        stamp: u64,
-        describe: impl FnOnce() -> SlowCommand,
-    ) -> bool {
-        let is_traced = stamp != batch.stamp && self.begin_another(batch, stamp, describe);
-        batch.commands += 1;
-        is_traced
-    }
-
-    /// Counts the commands with the last stamp, and begins to count those with this one.
-    #[inline(never)]
-    fn begin_another(
-        &self,
-        batch: &mut Completions,
-        stamp: u64,
-        describe: impl FnOnce() -> SlowCommand,
-    ) -> bool {
-        self.end(batch);
-        // The next traced command with this stamp must come here, too.
-        *batch = Completions { now: batch.now, stamp: stamp & !TRACED, commands: 0 };
-        let ns = self.ns(batch);
-        if let Some(cells) = &self.cells
-            && ns >= cells.slow_ns
-            && stamp != 0
-        {
-            cells.slowest.note(SlowCommand { ns, ..describe() });
+    /// Counts the commands of a run, which ended at `now`.
+    pub(crate) fn add(&self, run: &Run, now: u64, slab: &Slab) {
+        let Some(cells) = &self.cells else { return };
+        let commands = run.counted.commands + run.counted.errors;
+        if run.stamp == 0 {
+            return cells.detail.add(&run.counted, None);
         }
-        stamp & TRACED != 0
+        let (ns, operation) = (self.ns(run.stamp, now), TimedOperation::of(run.opcode()) as usize);
+        cells.operations[operation].add(ns, commands);
+        cells.detail.add(&run.counted, Some((operation, ns)));
+        if ns >= cells.slow_ns {
+            note_slow(cells, run, ns, commands, slab);
+        }
     }
 
-    /// Returns the time from the fetch to the completion of the commands with the present stamp.
-    fn ns(&self, batch: &Completions) -> u64 {
+    /// Returns the time of a command with this stamp that ended at `now`.
+    #[inline]
+    fn ns(&self, stamp: u64, now: u64) -> u64 {
         // The clock has lost its upper bits.
-        let ticks = (batch.now << LOW_BITS).wrapping_sub(batch.stamp >> LOW_BITS << LOW_BITS) >> LOW_BITS;
+        let ticks = (now << LOW_BITS).wrapping_sub(stamp >> LOW_BITS << LOW_BITS) >> LOW_BITS;
         self.clock.delta_as_nanos(0, ticks)
     }
+}
 
-    /// Counts the last commands of a batch.
-    #[inline(never)]
-    pub(crate) fn end(&self, batch: &Completions) {
-        if batch.stamp != 0
-            && let Some(cells) = &self.cells
-        {
-            cells.add(TimedOperation::of(batch.stamp as u8), self.ns(batch), batch.commands);
-        }
-    }
-
-    /// Counts one command of a host, outside of a batch. Returns the time of its end if the command is traced.
-    #[cold]
-    pub(crate) fn complete_one(
-        &self,
-        origin: Origin,
-        stamp: u64,
-        describe: impl FnOnce() -> SlowCommand,
-    ) -> Option<u64> {
-        if origin.sq == 0 || origin.sq == Origin::INTERNAL_SQ {
-            return None;
-        }
-        let mut batch = self.begin();
-        let is_traced = self.complete(&mut batch, stamp, describe);
-        self.end(&batch);
-        is_traced.then_some(batch.now)
-    }
+#[cold]
+fn note_slow(cells: &LatencyCells, run: &Run, ns: u64, commands: u64, slab: &Slab) {
+    add(&cells.slow, commands);
+    let command = SlowCommand::of(run.counted.queue, run.cid, slab.entry_of_number(run.number));
+    cells.slowest.note(SlowCommand { ns, ..command });
 }
 
 /// Returns the stamp of a command that was fetched at this [time](Latency::now).
@@ -330,25 +386,32 @@ mod tests {
         }
     }
 
+    /// Returns a run of so many commands.
+    fn run(at: u64, opcode: u8, commands: u64) -> Run {
+        let origin = Origin { sq: 1, ..Origin::default() };
+        let mut run = Run::with(&origin, stamp(at, opcode), Operation::Read, 0);
+        (0..commands).for_each(|_| run.count(512));
+        run
+    }
+
     #[test]
     fn commands_are_counted_by_operation_and_time() {
         let (clock, time) = Clock::mock();
         let cells = Arc::new(LatencyCells::default());
         let latency = Latency::new(clock, Arc::clone(&cells));
+        let slab = Slab::new(sluice_command::Limits::new(16, 0)).expect("a slab");
         time.increment(Duration::from_micros(5));
         let early = latency.now();
         time.increment(Duration::from_micros(10));
         let late = latency.now();
         time.increment(Duration::from_micros(20));
-        let mut batch = latency.begin();
-        let stamps =
-            [(early, opcode::READ), (early, opcode::READ), (late, opcode::READ), (late, opcode::COMPARE)];
-        for (at, opcode) in stamps {
-            latency.complete(&mut batch, stamp(at, opcode), SlowCommand::default);
+        for (at, opcode, commands) in
+            [(early, opcode::READ, 2), (late, opcode::READ, 1), (late, opcode::COMPARE, 1)]
+        {
+            latency.add(&run(at, opcode, commands), latency.raw(), &slab);
         }
-        // An admin command.
-        latency.complete(&mut batch, 0, SlowCommand::default);
-        latency.end(&batch);
+        // Begun before the measurement.
+        latency.add(&Run { stamp: 0, ..run(0, 0, 4) }, latency.raw(), &slab);
         let [read, write, flush, other] = &LatencyCells::sums([&*cells])[..] else {
             panic!("four operations")
         };
@@ -358,6 +421,11 @@ mod tests {
         assert_eq!(write.counts.iter().chain(&flush.counts).sum::<u64>(), 0);
         let twice = LatencyCells::sums([&*cells, &*cells]);
         assert_eq!((twice[0].sum_ns, twice[0].counts[bucket_of(20_000)]), (160_000, 2));
+        let counts = CommandCounts { commands: 8, errors: 0, bytes_read: 4096, bytes_written: 0 };
+        let namespaces = LatencyCells::namespaces([&*cells]);
+        assert_eq!((namespaces.len(), namespaces[0].0, namespaces[0].1), (1, 1, counts));
+        assert_eq!(namespaces[0].2, LatencyCells::sums([&*cells]));
+        assert_eq!(LatencyCells::queues([&*cells]), [QueueCounts { controller: 0, queue: 1, counts }]);
     }
 
     #[test]
@@ -365,12 +433,11 @@ mod tests {
         let (clock, time) = Clock::mock();
         let cells = Arc::new(LatencyCells::default());
         let latency = Latency::new(clock, Arc::clone(&cells));
+        let slab = Slab::new(sluice_command::Limits::new(16, 0)).expect("a slab");
         time.increment((1_u64 << 56) - 1000);
         let at = latency.now();
         time.increment(3000_u64);
-        let mut batch = latency.begin();
-        latency.complete(&mut batch, stamp(at, opcode::WRITE), SlowCommand::default);
-        latency.end(&batch);
+        latency.add(&run(at, opcode::WRITE, 1), latency.raw(), &slab);
         assert_eq!(LatencyCells::sums([&*cells])[1].sum_ns, 3000);
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod background;
 pub(crate) mod chunk;
 pub(crate) mod client_dma;
 pub(crate) mod copy;
+pub(crate) mod counters;
 pub(crate) mod data_pointer;
 pub(crate) mod doorbells;
 pub(crate) mod erasure;

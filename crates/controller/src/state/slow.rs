@@ -1,6 +1,5 @@
 //! The slowest command of late, which the reactor writes and the control side takes.
 
-use sluice_command::Origin;
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme::opcode::io as opcode;
 use std::fmt::{self, Display, Formatter};
@@ -26,9 +25,8 @@ pub struct SlowCommand {
 
 impl SlowCommand {
     /// Returns the command of an entry, without its time.
-    pub(crate) fn of(origin: Origin, entry: &SubmissionEntry) -> Self {
+    pub(crate) fn of(sq: u16, cid: u16, entry: &SubmissionEntry) -> Self {
         let blocks = (entry.cdw12 & 0xffff) + 1;
-        let (sq, cid) = (origin.sq, origin.cid);
         Self { ns: 0, opcode: entry.opcode, nsid: entry.nsid, slba: entry.slba(), blocks, sq, cid }
     }
 

@@ -51,7 +51,7 @@ pub struct TracedCommand {
 /// Choice of the commands of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceChoice {
-    /// One command of so many is traced, and the next one after a millisecond without any.
+    /// Number of commands of which the first is traced; after a millisecond without a traced one, the next.
     pub every: u32,
     /// Commands that take less time are left out, nanoseconds.
     pub slow_ns: u64,

@@ -156,3 +156,91 @@ fn losses_and_copied_bytes_of_a_mirror_are_counted() {
     });
     expect(&[("sluice_function_check_different_pieces", 1), ("sluice_function_check_unreadable_pieces", 0)]);
 }
+
+/// Returns the value of a sample with these labels.
+fn labelled(text: &str, sample: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' ')?.parse().ok())
+}
+
+#[test]
+fn commands_of_each_namespace_queue_and_layer_are_counted() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    let memory = "target = \"memory\"\nsize = \"1MiB\"\n";
+    daemon.declare(
+        "",
+        &format!(
+            "[metrics]\nlatency = true\n[[drive]]\nname = \"d\"\n[[drive.namespace]]\n{memory}\
+             functions = [ {{ kind = \"pass\" }} ]\n[[drive.namespace]]\n{memory}"
+        ),
+    );
+    daemon.restart();
+    let mut host = daemon.host("d");
+    let mut first = namespace(&mut host, 1);
+    for _ in 0..5 {
+        first.write(0, &[7; 4096]).expect("it is in range");
+    }
+    for _ in 0..3 {
+        first.read(0, &mut [0; 8192]).expect("it is in range");
+    }
+    first.flush().expect("nothing is wrong");
+    first.read(2048, &mut [0; 512]).expect_err("it is behind the end");
+    let queue = host.create_queue_pair(2, sluice_host::QueueLayout::default(), None).expect("a queue pair");
+    let mut second = sluice_host::Namespace::open(&mut host, 2, queue).expect("it is active");
+    (0..2).for_each(|_| second.read(0, &mut [0; 512]).expect("it is in range"));
+    let families = [
+        ("commands", [10, 2]),
+        ("errors", [1, 0]),
+        ("read_bytes", [3 * 8192, 1024]),
+        ("written_bytes", [5 * 4096, 0]),
+    ];
+    wait_for("all commands", || {
+        labelled(&metrics(&daemon), "sluice_namespace_commands_total{drive=\"d\",nsid=\"2\"}") == Some(2)
+    });
+    let text = metrics(&daemon);
+    for (family, values) in families {
+        for (nsid, value) in [(1, values[0]), (2, values[1])] {
+            // Each namespace has a queue of its own, with its number.
+            let of_namespace = format!("sluice_namespace_{family}_total{{drive=\"d\",nsid=\"{nsid}\"}}");
+            let of_queue =
+                format!("sluice_queue_{family}_total{{drive=\"d\",controller=\"0\",queue=\"{nsid}\"}}");
+            for sample in [of_namespace, of_queue] {
+                assert_eq!(labelled(&text, &sample), Some(value), "{sample}: {text}");
+            }
+        }
+        assert_eq!(
+            find(&text, &format!("sluice_drive_{family}_total")),
+            Some(values[0] + values[1]),
+            "{text}"
+        );
+    }
+    for (layer, commands, read, written) in [
+        ("nsid=\"1\",layer=\"0\",kind=\"memory\"", 9, 3 * 8192, 5 * 4096),
+        ("nsid=\"1\",layer=\"1\",kind=\"pass\"", 9, 3 * 8192, 5 * 4096),
+        ("nsid=\"2\",layer=\"0\",kind=\"memory\"", 2, 1024, 0),
+    ] {
+        for (family, value) in [("commands", commands), ("read_bytes", read), ("written_bytes", written)] {
+            let sample = format!("sluice_layer_{family}_total{{drive=\"d\",{layer}}}");
+            assert_eq!(labelled(&text, &sample), Some(value), "{sample}: {text}");
+        }
+    }
+    for (nsid, operation, count) in [(1, "read", 4), (1, "write", 5), (1, "flush", 1), (2, "read", 2)] {
+        let labels = format!("drive=\"d\",nsid=\"{nsid}\",operation=\"{operation}\"");
+        let sample = format!("sluice_namespace_command_duration_seconds_count{{{labels}}}");
+        assert_eq!(labelled(&text, &sample), Some(count), "{sample}: {text}");
+    }
+}
+
+#[test]
+fn parts_of_a_drive_are_not_counted_where_it_is_off() {
+    let daemon =
+        Daemon::start("[[drive]]\nname = \"d\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n");
+    let mut host = daemon.host("d");
+    namespace(&mut host, 1).write(0, &[7; 4096]).expect("it is in range");
+    assert_samples(&daemon, &[("sluice_drive_commands_total", 1)]);
+    let text = metrics(&daemon);
+    for family in ["namespace_commands", "queue_commands", "layer_commands"] {
+        assert!(text.contains(&format!("# TYPE sluice_{family}_total counter")), "{text}");
+        assert!(!text.contains(&format!("sluice_{family}_total{{")), "{text}");
+    }
+}

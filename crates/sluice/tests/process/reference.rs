@@ -34,6 +34,13 @@ on NVMe devices. `sluice_reactor_...` has `reactor`, counted from 0. The load of
 `sluice_drive_command_duration_seconds` has `drive` and `operation`: `read`, `write`, `flush`, or `other` for all other I/O commands.
 Its clock is read once for a batch of up to 16 commands. It has samples with `latency = true` in [`[metrics]`](configuration.md#metrics).
 
+With `latency = true` there are counters of the parts of a drive, too. `sluice_namespace_...` has `drive` and `nsid`, and its histogram
+`operation`. `sluice_queue_...` has `drive`, `controller` (counted from 0) and `queue`, the identifier of the submission queue.
+`sluice_layer_...` has `drive`, `nsid`, `layer` and `kind`: each function and each target of a namespace, of which 32 are counted. A layer counts the
+commands that it receives; parts of a command that a function divides are commands of the layers below. Namespaces and queues
+are there as soon as they have had a command. An identifier of a queue keeps its counters when its queue is deleted and created again.
+The counters include queues on other reactors, and begin at zero when the drive is opened.
+
 Functions behind the SDK have metrics of their own, as `sluice_function_NAME` with `drive` and `number`.
 [replicate and mirror](functions.md#replicate) and [snapshot](functions.md#snapshot) list theirs.
 A function that does not answer within 40 ms has its last reported values.
