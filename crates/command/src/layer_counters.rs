@@ -78,7 +78,7 @@ impl CountedLayer {
         let request = &lane.slot(command).request;
         if let Some(cells) = self.counters.0.get(self.index) {
             // One thread writes: a load and a store, not a locked instruction.
-            cells.commands.store(cells.commands.load(Relaxed) + 1, Relaxed);
+            cells.commands.store(cells.commands.load(Relaxed).wrapping_add(1), Relaxed);
             let bytes = &cells.bytes[request.operation as usize];
             bytes.store(bytes.load(Relaxed).wrapping_add(request.length), Relaxed);
         }
@@ -194,7 +194,7 @@ impl Layer for CountedLayer {
 }
 
 impl Stack {
-    /// Counts the commands of all layers, also of those that are added later, as layers of the namespace with this index.
+    /// Counts the commands of all layers, and of layers that are added later, as layers of the namespace with this index.
     pub fn count_layers(&mut self, counters: Arc<LayerCounters>, namespace: usize) {
         if self.counters.is_none() {
             self.counters = Some(NamespaceCounters { counters, namespace });

@@ -220,7 +220,8 @@ impl Stack {
 
     /// Hands a command to a layer. Finished commands are returned by
     /// [`run_completions`](Self::run_completions).
-    #[inline]
+    // Always inlined: the call would cost each command more than the copies of this function cost in size.
+    #[inline(always)]
     pub fn submit(&mut self, entry: NodeId, command: Command, slab: &mut Slab, now_ns: u64) {
         let node = &mut self.nodes[usize::from(entry.0)];
         if !node.touched {

@@ -95,6 +95,8 @@ pub(super) struct OpenContext<'a> {
     pub(super) latency: Option<LatencyClock>,
     /// Time from which on a command is slow.
     pub(super) slow_ns: u64,
+    /// Whether the commands of each layer are counted.
+    pub(super) count_layers: bool,
     pub(super) directory: Arc<Directory>,
     /// Record of the drive, if another process hands it over, or has left it.
     pub(super) incoming: Option<IncomingDrive>,
@@ -159,7 +161,8 @@ impl WiredDrive {
         let (name, ana) = (spec.name.clone(), remembered.ana.clone());
         let one_guest = spec.vfio_user.is_some_and(|it| it.one_guest);
         let pool = pool::pool(spec);
-        let (generation, latency) = (at.generation, DriveLatency::new(at.latency, at.slow_ns));
+        let (generation, latency) =
+            (at.generation, DriveLatency::new(at.latency, at.slow_ns, at.count_layers));
         let transitions = Arc::<AtomicU64>::default();
         let prepared = PreparedDrive {
             name,

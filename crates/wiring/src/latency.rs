@@ -16,6 +16,8 @@ pub(super) struct DriveLatency {
     clock: Option<LatencyClock>,
     /// Time from which on a command is slow.
     slow_ns: u64,
+    /// Whether layers are counted.
+    layers: bool,
     all: Mutex<Vec<Arc<LatencyCells>>>,
     /// Ring of the last trace of the drive.
     trace: Mutex<Weak<TraceRing>>,
@@ -34,8 +36,8 @@ impl LatencyWriter {
 }
 
 impl DriveLatency {
-    pub(super) fn new(clock: Option<LatencyClock>, slow_ns: u64) -> Self {
-        Self { clock, slow_ns, all: Mutex::default(), trace: Mutex::default() }
+    pub(super) fn new(clock: Option<LatencyClock>, slow_ns: u64, layers: bool) -> Self {
+        Self { clock, slow_ns, layers, all: Mutex::default(), trace: Mutex::default() }
     }
 
     /// Returns histograms for a subsystem. Histograms whose subsystem is gone are used again.
@@ -45,7 +47,8 @@ impl DriveLatency {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let unused = all.iter().find(|cells| Arc::strong_count(cells) == 1).cloned();
         let cells = unused.unwrap_or_else(|| {
-            let cells = Arc::new(LatencyCells::new(self.slow_ns));
+            let cells = LatencyCells::new(self.slow_ns);
+            let cells = Arc::new(if self.layers { cells.with_layers() } else { cells });
             all.push(Arc::clone(&cells));
             cells
         });
@@ -74,7 +77,7 @@ impl DriveLatency {
         let queues =
             queues.map(|it| QueueCounts { controller: it.controller, queue: it.queue, counts: it.counts });
         let layer = |(nsid, node, kind): &(u32, NodeId, &'static str)| {
-            let each = cells().filter_map(|cells| cells.layers().get(*nsid as usize - 1, *node));
+            let each = cells().filter_map(|cells| cells.layers()?.get(*nsid as usize - 1, *node));
             let mut sum = LayerCounts {
                 nsid: *nsid,
                 number: node.0,
@@ -94,7 +97,7 @@ impl DriveLatency {
             drive: String::new(),
             namespaces: namespaces.collect(),
             queues: queues.collect(),
-            layers: layers.iter().map(layer).collect(),
+            layers: layers.iter().filter(|_| self.layers).map(layer).collect(),
         }
     }
 
@@ -136,7 +139,7 @@ mod tests {
 
     #[test]
     fn no_two_subsystems_have_the_same_histograms_at_a_time() {
-        let latency = DriveLatency::new(Some(LatencyClock::mock().0), u64::MAX);
+        let latency = DriveLatency::new(Some(LatencyClock::mock().0), u64::MAX, true);
         let cells = |writer: &LatencyWriter| writer.0.as_ref().map(|(_, cells)| Arc::as_ptr(cells));
         let (first, second) = (latency.writer(), latency.writer());
         assert_ne!(cells(&first), cells(&second));
@@ -144,7 +147,7 @@ mod tests {
         drop(second);
         assert_eq!(cells(&latency.writer()), unused);
         assert_eq!(latency.sums().len(), 4);
-        let off = DriveLatency::new(None, u64::MAX);
+        let off = DriveLatency::new(None, u64::MAX, false);
         assert!(off.writer().0.is_none() && off.sums().is_empty());
     }
 }

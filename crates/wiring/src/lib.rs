@@ -80,6 +80,8 @@ pub struct Wiring {
     latency: Option<LatencyClock>,
     /// Time from which on a command is slow.
     slow_ns: u64,
+    /// Whether the commands of each layer are counted.
+    count_layers: bool,
     /// Drives that hosts on the network find.
     directory: Arc<Directory>,
     inbox: Inbox,
@@ -124,6 +126,7 @@ impl Wiring {
             pools: Pools::default(),
             latency: None,
             slow_ns: u64::MAX,
+            count_layers: false,
             directory: Arc::default(),
             inbox: Inbox::default(),
             holder: None,
@@ -148,6 +151,7 @@ impl Wiring {
     pub fn with_metrics(mut self, metrics: &Metrics) -> Self {
         self.latency = metrics.latency.then(LatencyClock::new);
         self.slow_ns = metrics.slow_ns();
+        self.count_layers = metrics.layers;
         self
     }
 
@@ -217,6 +221,7 @@ impl Wiring {
             pools: self.pools.clone(),
             latency: self.latency.clone(),
             slow_ns: self.slow_ns,
+            count_layers: self.count_layers,
             directory: self.directory(),
             incoming: incoming.transpose()?,
             holder: self.holder_for(spec),

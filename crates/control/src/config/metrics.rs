@@ -11,6 +11,8 @@ use std::net::SocketAddr;
 pub struct Metrics {
     /// Whether the time of each command is measured.
     pub latency: bool,
+    /// Whether the commands of each function and target are counted.
+    pub layers: bool,
     /// Address at which the metrics can be read over HTTP. Without it they are only on the socket of the API.
     #[serde(deserialize_with = "address")]
     pub listen: Option<SocketAddr>,
@@ -23,6 +25,8 @@ impl Metrics {
         match self.slow_ms {
             Some(0) => Err(Fault::at_key("slow_ms", "every command takes longer than that")
                 .hint("name the milliseconds that no command should take, such as 500; without the key none is slow")),
+            _ if self.layers && !self.latency => Err(Fault::at_key("layers", "commands are not measured")
+                .hint("set latency = true")),
             Some(_) if !self.latency => Err(Fault::at_key("slow_ms", "the time of commands is not measured")
                 .hint("set latency = true")),
             _ => Ok(()),

@@ -51,26 +51,37 @@ impl Controller {
             let mut slot = slab.slot(&command);
             if !run.has(slot) {
                 end_run(&run, slab, health, latency, now);
-                run = Run::none();
-                if slot.origin.sq == 0 {
-                    self.account_with(slab, health, identity, command);
-                    continue;
-                }
                 run = Run::of(slot, slab.number(&command));
                 if is_traced(slot.stamp) {
                     end_trace(slab, latency, &command, now);
                     slot = slab.slot(&command);
                 }
             }
-            if slot.status.is_success() {
-                run.count(slot.request.length);
-                slab.release(command);
-            } else {
-                note_failure(slab, latency, &command, now);
-                self.account_with(slab, health, identity, command);
+            match slot.status.is_success() && slot.origin.sq != 0 {
+                true => run.count(slot.request.length),
+                false => self.account_apart(slab, health, identity, latency, &command, now),
             }
+            slab.release(command);
         }
         end_run(&run, slab, health, latency, now);
+    }
+
+    /// Counts a command that failed, or that is none of an I/O queue.
+    #[cold]
+    #[inline(never)]
+    fn account_apart(
+        &mut self,
+        slab: &Slab,
+        health: &mut Health,
+        identity: &Identity,
+        latency: &Latency,
+        command: &Command,
+        now: u64,
+    ) {
+        if slab.slot(command).origin.sq != 0 {
+            note_failure(slab, latency, command, now);
+        }
+        self.count(slab, health, identity, command);
     }
 
     /// Counts a command outside of a batch, and its latency.
@@ -244,20 +255,26 @@ impl Controller {
 
     #[inline(always)]
     fn account_with(&mut self, slab: &mut Slab, health: &mut Health, identity: &Identity, command: Command) {
-        let slot = slab.slot(&command);
+        self.count(slab, health, identity, &command);
+        slab.release(command);
+    }
+
+    /// Counts a command whose completion entry is written.
+    #[inline(always)]
+    fn count(&mut self, slab: &Slab, health: &mut Health, identity: &Identity, command: &Command) {
+        let slot = slab.slot(command);
         if !slot.status.is_success() {
             // The data may be in memory that only the client reaches. The owner can fetch it when the host
             // tries again.
             if slot.status.same_code(Status::DATA_TRANSFER_ERROR) {
                 self.remote_groups.recall(RecallCause::Buffer);
             }
-            let entry = slab.entry(&command);
+            let entry = slab.entry(command);
             self.report_failure(&identity.subnqn, entry, slot);
         }
         if slot.origin.sq != 0 {
             health.completed(&slot.request, slot.status);
         }
-        slab.release(command);
     }
 
     /// Writes a completion entry for a command that came from `origin`, if its queue still exists.

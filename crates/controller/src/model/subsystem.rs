@@ -477,7 +477,9 @@ impl Drop for Subsystem {
 
 fn count_layers(namespace: &mut Namespace, cells: &LatencyCells) {
     let index = namespace.nsid() as usize - 1;
-    namespace.router.stack_mut().count_layers(Arc::clone(cells.layers()), index);
+    if let Some(layers) = cells.layers() {
+        namespace.router.stack_mut().count_layers(Arc::clone(layers), index);
+    }
 }
 
 /// Returns the most children that a command of these namespaces can have, and the number of commands that

@@ -73,7 +73,7 @@ struct NamespaceCells {
     histograms: [Cells; 4],
 }
 
-/// Counters of the namespaces and queues of a subsystem. Memory is used for those that have had commands.
+/// Counters of the namespaces and queues of a subsystem. Parts without commands use no memory.
 #[derive(Debug)]
 pub(crate) struct DetailCells {
     namespaces: Box<[NamespaceCells]>,

@@ -120,7 +120,7 @@ pub struct LatencyCells {
     slow: AtomicU64,
     slowest: Slowest,
     detail: DetailCells,
-    layers: Arc<LayerCounters>,
+    layers: Option<Arc<LayerCounters>>,
 }
 
 impl Default for LatencyCells {
@@ -145,8 +145,7 @@ impl LatencyCells {
     pub fn new(slow_ns: u64) -> Self {
         let operations = TimedOperation::ALL.map(|_| Cells::default());
         let (slow, slowest, detail) = (AtomicU64::new(0), Slowest::default(), DetailCells::new());
-        let layers = Arc::new(LayerCounters::new(NAMESPACES_MAX));
-        Self { operations, slow_ns, slow, slowest, detail, layers }
+        Self { operations, slow_ns, slow, slowest, detail, layers: None }
     }
 
     /// Returns the number of slow commands.
@@ -185,9 +184,16 @@ impl LatencyCells {
         used.map(|(index, counts)| (index as u32 + 1, counts, times(index))).collect()
     }
 
-    /// Returns the counters of the layers.
-    pub fn layers(&self) -> &Arc<LayerCounters> {
-        &self.layers
+    /// Counts the commands of each layer, too.
+    #[must_use]
+    pub fn with_layers(mut self) -> Self {
+        self.layers = Some(Arc::new(LayerCounters::new(NAMESPACES_MAX)));
+        self
+    }
+
+    /// Returns the counters of the layers, if these are counted.
+    pub fn layers(&self) -> Option<&Arc<LayerCounters>> {
+        self.layers.as_ref()
     }
 
     /// Returns the sums of these counters for each queue that has had commands.

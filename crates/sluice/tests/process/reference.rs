@@ -34,7 +34,7 @@ on NVMe devices. `sluice_reactor_...` has `reactor`, counted from 0. The load of
 `sluice_drive_command_duration_seconds` has `drive` and `operation`: `read`, `write`, `flush`, or `other` for all other I/O commands.
 Its clock is read once for a batch of up to 16 commands. It has samples with `latency = true` in [`[metrics]`](configuration.md#metrics).
 
-With `latency = true` there are counters of the parts of a drive, too. `sluice_namespace_...` has `drive` and `nsid`, and its histogram
+With `latency = true` there are counters of namespaces and queues, and with `layers = true` of layers. `sluice_namespace_...` has `drive` and `nsid`, and its histogram
 `operation`. `sluice_queue_...` has `drive`, `controller` (counted from 0) and `queue`, the identifier of the submission queue.
 `sluice_layer_...` has `drive`, `nsid`, `layer` and `kind`: each function and each target of a namespace, of which 32 are counted. A layer counts the
 commands that it receives; parts of a command that a function divides are commands of the layers below. Namespaces and queues
