@@ -107,6 +107,11 @@ impl StackBuilder {
         Ok(id)
     }
 
+    /// Returns the bytes of a layer that was added before; zero for another one.
+    pub fn size_of(&self, node: NodeId) -> u64 {
+        self.nodes.get(usize::from(node.0)).map_or(0, |node| node.characteristics.size)
+    }
+
     /// Keeps the size of this target when the namespace is resized.
     pub fn fix(&mut self, target: NodeId) {
         self.nodes[usize::from(target.0)].fixed = true;

@@ -135,10 +135,14 @@ impl Shape {
     }
 }
 
+/// Check of the sizes of the layers below.
+type Fits = dyn Fn(&[u64]) -> Result<(), Fault> + Send + Sync;
+
 /// Function that is open. Its layer can be built on any reactor, and again for a clone of the stack.
 #[derive(Clone)]
 pub struct Prepared {
     make: Arc<dyn Fn(usize) -> Box<dyn Layer> + Send + Sync>,
+    fits: Option<Arc<Fits>>,
     limits: Option<QosControl>,
     cache: Option<Arc<CacheCounters>>,
 }
@@ -146,7 +150,7 @@ pub struct Prepared {
 impl Prepared {
     /// Creates a prepared function from one that makes its layer over so many layers.
     pub fn new<T: Layer + 'static>(make: impl Fn(usize) -> T + Send + Sync + 'static) -> Self {
-        Self { make: Arc::new(move |below| Box::new(make(below))), limits: None, cache: None }
+        Self { make: Arc::new(move |below| Box::new(make(below))), fits: None, limits: None, cache: None }
     }
 
     /// Adds the control of limits that can be changed while the layer runs.
@@ -171,6 +175,21 @@ impl Prepared {
     #[must_use]
     pub fn limits(&self) -> Option<&QosControl> {
         self.limits.as_ref()
+    }
+
+    /// Adds a check of the sizes of the layers below.
+    #[must_use]
+    pub fn fitting(self, fits: impl Fn(&[u64]) -> Result<(), Fault> + Send + Sync + 'static) -> Self {
+        Self { fits: Some(Arc::new(fits)), ..self }
+    }
+
+    /// Checks that layers below of these sizes, the rest of the stack first, have all parts of the function's
+    /// data.
+    ///
+    /// # Errors
+    /// Returns the key that cannot be fulfilled.
+    pub fn check_sizes(&self, below: &[u64]) -> Result<(), Fault> {
+        self.fits.as_ref().map_or(Ok(()), |fits| fits(below))
     }
 
     /// Builds the layer over so many layers, the rest of the stack included.

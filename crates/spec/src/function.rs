@@ -181,7 +181,8 @@ mod tests {
             let layers =
                 if has_layers(kind.name) { r#","layers":[{"target":"null","size":4096}]"# } else { "" };
             let outcome = if kind.name == "fault" { r#","outcome":"fail""# } else { "" };
-            let text = format!(r#"{{"kind":"{}"{layers}{outcome}}}"#, kind.name);
+            let counts = if kind.name == "map" { r#","counts":[1]"# } else { "" };
+            let text = format!(r#"{{"kind":"{}"{layers}{outcome}{counts}}}"#, kind.name);
             let spec: FunctionSpec =
                 serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(spec.name(), kind.name);

@@ -262,6 +262,10 @@ fn data_is_elsewhere_on_other_layers_and_on_another_part_of_one() {
     let concat = |layers: &str| format!(r#"{{"kind": "concat", "layers": [{layers}]}}"#);
     let stripe =
         |chunk: &str| format!(r#"{{"kind": "stripe", "chunk": "{chunk}", "layers": [{}]}}"#, layer("/b", ""));
+    let map = |chunks: &str, chunk: &str| {
+        let layer = layer("/b", "");
+        format!(r#"{{"kind": "map", "chunk": "{chunk}", "chunks": [{chunks}], "layers": [{layer}]}}"#)
+    };
     let elsewhere = [
         ("/a", String::new()),
         ("/b", String::new()),
@@ -275,6 +279,10 @@ fn data_is_elsewhere_on_other_layers_and_on_another_part_of_one() {
         ("/a", concat(&layer("/b", &concat(&layer("/c", ""))))),
         ("/a", stripe("64KiB")),
         ("/a", stripe("128KiB")),
+        ("/a", map("[0, 0], [1, 0]", "64GiB")),
+        ("/a", map("[1, 0], [0, 0]", "64GiB")),
+        ("/a", map("[0, 0], [1, 0]", "32GiB")),
+        ("/a", map("[0, 0], [], [1, 0]", "64GiB")),
     ];
     let words = elsewhere.map(|(path, functions)| on_file(path, &functions).data_location());
     let different: std::collections::HashSet<_> = words.iter().collect();

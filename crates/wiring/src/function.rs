@@ -134,6 +134,8 @@ impl PreparedFunction {
         let layer: Box<dyn Layer> = match self {
             Self::Layer { prepared, below: layers, .. } => {
                 build_layers(layers, &mut below, stack, at)?;
+                let sizes: Vec<u64> = below.iter().map(|node| stack.size_of(*node)).collect();
+                prepared.check_sizes(&sizes)?;
                 prepared.build(below.len())
             }
             Self::Uif(prepared, layers) => {

@@ -9,6 +9,7 @@ mod delay;
 mod fault;
 mod fault_options;
 mod fault_rule;
+mod map;
 mod parts;
 mod pass;
 mod priority;
@@ -23,6 +24,7 @@ pub use delay::{Delay, DelayConfig, DelayOptions};
 pub use fault::{Fault, FaultControl, RuleCount};
 pub use fault_options::{FaultOptions, OperationName, OutcomeName};
 pub use fault_rule::{Outcome, Rule, When};
+pub use map::{Map, MapChunk, MapEntry, MapOptions, MapPlacement, MapTable};
 pub use pass::{Pass, PassConfig, PassCounters, PassOptions};
 pub use priority::{Device, Devices, Priority, PriorityClass, PriorityOptions, Share};
 pub use qos::{GroupRefused, GroupStatus, Groups, Member, Qos, QosControl, QosLimits, QosOptions, QosWaits};
@@ -46,6 +48,7 @@ macro_rules! layers {
             ReadOnly(ReadOnlyOptions)
             Stripe(StripeOptions<L>)
             Concat(ConcatOptions<L>)
+            Map(MapOptions<L>)
         }
     };
 }

@@ -118,6 +118,10 @@ fn numbers_of_functions() {
     let chunk = |n: &u64| function(&format!(r#""kind": "stripe", "chunk": {n}, "layers": {}"#, layers(1)));
     let (least, most) = (16 << 10, 1 << 30);
     limits(&format!("{at}.chunk"), chunk, &[least, most], &[least - 4096, least + 512, most + 4096]);
+    let map = |n: &u64| function(&format!(r#""kind": "map", "chunk": {n}, "counts": [1]"#));
+    limits(&format!("{at}.chunk"), map, &[1 << 20, 1 << 62], &[0, 1 << 19, 3 << 20, (1 << 20) + 512]);
+    let counts = |n: &u64| function(&format!(r#""kind": "map", "counts": [{n}]"#));
+    limits(&format!("{at}.counts"), counts, &[1, 65_536], &[0, 65_537]);
     let deadline = |n: &u64| function(&format!(r#""kind": "uif", "function": "pass", "deadline_ms": {n}"#));
     limits(&format!("{at}.deadline_ms"), deadline, &[1, 600_000], &[0, 600_001]);
     for key in ["read_us", "write_us"] {
