@@ -3,10 +3,11 @@
 use super::{Liar, Lie, Split};
 use sluice_command::{NodeId, Stack, StackBuilder};
 use sluice_functions::{
-    Concat, Delay, DelayConfig, Fault, Outcome, Pass, PassConfig, Rule, Stripe, StripeConfig, When,
+    Concat, Delay, DelayConfig, Fault, Map, MapChunk, MapTable, Outcome, Pass, PassConfig, Rule, Stripe, StripeConfig, When,
 };
 use sluice_nvme::Status;
 use sluice_sim::{DiskConfig, Random, SimDisk, SimEngine, SimTarget};
+use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Plan {
@@ -17,6 +18,8 @@ pub(crate) enum Plan {
     Split { boundary: u64, below: Box<Plan> },
     Stripe { chunk: u64, legs: Vec<Plan> },
     Concat { legs: Vec<Plan> },
+    /// All chunks of the legs in an order of the seed.
+    Map { shift: u32, seed: u64, legs: Vec<Plan> },
     Liar { lie: Lie, below: Box<Plan> },
 }
 
@@ -42,6 +45,10 @@ impl Plan {
         let mut plan = match legs.len() {
             1 => legs.remove(0),
             _ if random.one_in(3) => Plan::Concat { legs },
+            _ if random.one_in(2) => {
+                let shift = BLOCK.trailing_zeros() + random.below(3) as u32;
+                Plan::Map { shift, seed: random.next_u64(), legs }
+            }
             _ => Plan::Stripe { chunk: u64::from(BLOCK) << random.below(3), legs },
         };
         for _ in 0..random.between(0, u64::from(height) - u64::from(height) / 2) {
@@ -63,7 +70,7 @@ impl Plan {
     fn depth(&self) -> u64 {
         match self {
             Plan::Target(_) => 1,
-            Plan::Stripe { legs, .. } | Plan::Concat { legs } => {
+            Plan::Stripe { legs, .. } | Plan::Concat { legs } | Plan::Map { legs, .. } => {
                 1 + legs.iter().map(Plan::depth).max().unwrap_or(0)
             }
             Plan::Pass { below, .. } | Plan::Delay { below, .. } => 1 + below.depth(),
@@ -103,7 +110,7 @@ impl Plan {
         match self {
             Plan::Target(_) => 0,
             Plan::Split { below, .. } => 1 + below.splits(),
-            Plan::Stripe { legs, .. } | Plan::Concat { legs } => {
+            Plan::Stripe { legs, .. } | Plan::Concat { legs } | Plan::Map { legs, .. } => {
                 1 + legs.iter().map(Plan::splits).max().unwrap_or(0)
             }
             Plan::Pass { below, .. } | Plan::Delay { below, .. } => below.splits(),
@@ -125,7 +132,7 @@ impl Plan {
                 vec![under(below)]
             }
             Plan::Split { below, .. } | Plan::Liar { below, .. } => vec![under(below)],
-            Plan::Stripe { legs, .. } | Plan::Concat { legs } => legs.iter().map(&mut under).collect(),
+            Plan::Stripe { legs, .. } | Plan::Concat { legs } | Plan::Map { legs, .. } => legs.iter().map(&mut under).collect(),
         };
         let parts_max = BLOCKS_MAX as u32;
         let added = match self {
@@ -149,10 +156,27 @@ impl Plan {
                 builder.add(Box::new(Stripe::new(config)), &below)
             }
             Plan::Concat { legs } => builder.add(Box::new(Concat::new(legs.len())), &below),
+            Plan::Map { shift, seed, .. } => {
+                let sizes: Vec<u64> = below.iter().map(|node| builder.size_of(*node)).collect();
+                let table = Arc::new(mixed_table(*shift, *seed, &sizes));
+                builder.add(Box::new(Map::new(table, below.len())), &below)
+            }
             Plan::Liar { lie, .. } => builder.add(Box::new(Liar::new(*lie)), &below),
         };
         added.expect("a stack within its limits")
     }
+}
+
+/// Returns a table of all chunks of layers of these sizes, in an order of the seed.
+fn mixed_table(shift: u32, seed: u64, sizes: &[u64]) -> MapTable {
+    let of = |(target, size): (usize, &u64)| (0..size >> shift).map(move |chunk| MapChunk { target, chunk });
+    let mut chunks: Vec<MapChunk> = sizes.iter().enumerate().flat_map(of).collect();
+    let mut random = Random::new(seed);
+    let mut mixed = Vec::new();
+    while !chunks.is_empty() {
+        mixed.push(Some(chunks.swap_remove(random.below(chunks.len() as u64) as usize)));
+    }
+    MapTable::new(shift, mixed)
 }
 
 fn any_rule(random: &mut Random) -> Rule {
