@@ -26,31 +26,39 @@ pub(super) struct Part {
 #[derive(Clone, PartialEq, Eq)]
 pub struct MapTable {
     shift: u32,
-    /// A flag in bit 0, the target in bits 7:1, the number of the chunk above. Zero is a hole.
+    /// Bytes of a chunk, less one.
+    mask: u64,
+    /// The target in bits 7:0, a flag in bit 8, and the first byte of the chunk, whose low bits are zero. Zero is
+    /// a hole.
     entries: Box<[u64]>,
 }
 
-const TARGET_SHIFT: u32 = 1;
-const TARGET_MASK: u64 = 0x7f;
-const CHUNK_SHIFT: u32 = 8;
+const TARGET_MASK: u64 = 0xff;
+const IS_MAPPED: u64 = 1 << (SHIFT_MIN - 1);
+const BYTE_MASK: u64 = !((1 << SHIFT_MIN) - 1);
+
+/// Minimum of the shift: chunks are of 512 bytes at least.
+const SHIFT_MIN: u32 = 9;
+/// Maximum of the shift: the end of a chunk has an address.
+const SHIFT_MAX: u32 = 62;
 
 impl MapTable {
-    /// Creates a table of chunks of `1 << shift` bytes. An entry that does not fit becomes a hole.
+    /// Creates a table of chunks of `1 << shift` bytes, with a shift of 9 to 62. An entry that does not fit becomes
+    /// a hole.
     pub fn new(shift: u32, entries: impl IntoIterator<Item = Option<MapChunk>>) -> Self {
+        let shift = shift.clamp(SHIFT_MIN, SHIFT_MAX);
         let pack = |entry: Option<MapChunk>| entry.and_then(|it| packed(shift, it)).unwrap_or(0);
-        Self { shift: shift.min(u64::BITS - 1), entries: entries.into_iter().map(pack).collect() }
+        Self { shift, mask: (1 << shift) - 1, entries: entries.into_iter().map(pack).collect() }
     }
 
     /// Returns the target and the offset there of a byte of the drive; none in a hole.
     #[inline]
     pub fn find(&self, offset: u64) -> Option<(usize, u64)> {
-        let entry = *self.entries.get((offset >> self.shift) as usize)?;
-        if entry & 1 == 0 {
+        let entry = *self.entries.get(offset.wrapping_shr(self.shift) as usize)?;
+        if entry & IS_MAPPED == 0 {
             return None;
         }
-        let within = offset & ((1 << self.shift) - 1);
-        let target = (entry >> TARGET_SHIFT & TARGET_MASK) as usize;
-        Some((target, (entry >> CHUNK_SHIFT << self.shift) | within))
+        Some(((entry & TARGET_MASK) as usize, (entry & BYTE_MASK) | (offset & self.mask)))
     }
 
     /// Returns the bytes of a chunk.
@@ -72,7 +80,9 @@ impl MapTable {
     /// Returns whether none of the bytes from `offset` to `end`, at least one, lies in a hole.
     pub(super) fn is_mapped(&self, offset: u64, end: u64) -> bool {
         let (first, last) = ((offset >> self.shift) as usize, ((end - 1) >> self.shift) as usize);
-        self.entries.get(first..=last).is_some_and(|entries| entries.iter().all(|entry| entry & 1 == 1))
+        self.entries
+            .get(first..=last)
+            .is_some_and(|entries| entries.iter().all(|entry| entry & IS_MAPPED != 0))
     }
 
     /// Returns the bytes from `from` on, up to `end`, that lie together on one target. None if the first lies in a
@@ -80,10 +90,10 @@ impl MapTable {
     pub(super) fn part(&self, from: u64, end: u64) -> Option<Part> {
         let (target, offset) = self.find(from)?;
         let mut number = (from >> self.shift) as usize;
-        // The next chunk of the same target differs in the number alone.
+        // The next chunk of the same target differs in the first byte alone.
         let adjoins = |at: usize| {
             let next = self.entries.get(at + 1)?;
-            (*next == self.entries[at].wrapping_add(1 << CHUNK_SHIFT)).then_some(at + 1)
+            (*next == self.entries[at].wrapping_add(self.chunk())).then_some(at + 1)
         };
         let end_of = |number: usize| (number as u64 + 1).saturating_mul(self.chunk());
         while end_of(number) < end {
@@ -96,8 +106,8 @@ impl MapTable {
     /// Returns the entries in order; none for a hole.
     pub fn entries(&self) -> impl Iterator<Item = Option<MapChunk>> + '_ {
         self.entries.iter().map(|entry| {
-            let target = (entry >> TARGET_SHIFT & TARGET_MASK) as usize;
-            (entry & 1 == 1).then_some(MapChunk { target, chunk: entry >> CHUNK_SHIFT })
+            let target = (entry & TARGET_MASK) as usize;
+            (entry & IS_MAPPED != 0).then_some(MapChunk { target, chunk: entry >> self.shift })
         })
     }
 
@@ -111,9 +121,8 @@ impl MapTable {
 /// Returns the word of an entry, if its end has an address.
 fn packed(shift: u32, entry: MapChunk) -> Option<u64> {
     let target = u64::try_from(entry.target).ok().filter(|target| *target <= TARGET_MASK)?;
-    entry.chunk.checked_add(1)?.checked_mul(1u64.checked_shl(shift)?)?;
-    let chunk = entry.chunk.checked_mul(1 << CHUNK_SHIFT)?;
-    Some(chunk | target << TARGET_SHIFT | 1)
+    let end = entry.chunk.checked_add(1)?.checked_mul(1 << shift)?;
+    Some((end - (1 << shift)) | IS_MAPPED | target)
 }
 
 impl std::fmt::Debug for MapTable {
