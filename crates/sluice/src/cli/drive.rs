@@ -4,7 +4,7 @@ use super::ana::Ana;
 use super::attach::{ABORTS_UP_TO, Attachment, Monitor, device_id, hot_plugged};
 use super::copies::copies;
 use super::limit::DriveLimit;
-use super::{absolute, converse, latency, spec_file};
+use super::{absolute, chunk_map, converse, latency, spec_file};
 use crate::qmp::Monitor as Qmp;
 use clap::{Args, Subcommand};
 use sluice_api::client::{Client, segment};
@@ -26,7 +26,12 @@ pub(super) enum DriveCommand {
     /// List all drives
     List,
     /// Show one drive
-    Show { name: String },
+    Show {
+        name: String,
+        /// Show the tables of its `map` functions instead: the place of each part of the drive
+        #[arg(long)]
+        map: bool,
+    },
     /// Show how long the commands of drives take, since each was opened
     Latency {
         /// Name of the drive; all drives without it
@@ -165,7 +170,10 @@ pub(super) fn run(command: DriveCommand, client: &Client, output: Output) -> Res
             output.answer(&converse(client.post::<DriveView>("/v1/drives", &spec))?, show)
         }
         DriveCommand::List => output.answer(&converse(client.get::<DriveList>("/v1/drives"))?, list),
-        DriveCommand::Show { name } => {
+        DriveCommand::Show { name, map: true } => {
+            output.answer(&chunk_map::stretches(&fetch(client, &name)?), chunk_map::text)
+        }
+        DriveCommand::Show { name, map: false } => {
             output.answer(&fetch(client, &name)?, |drive| show(drive) + &copies(drive, client))
         }
         DriveCommand::Latency { name } => latency::run(name.as_deref(), client, output),

@@ -3,6 +3,7 @@
 mod ana;
 mod attach;
 mod bench;
+mod chunk_map;
 mod classifier;
 mod copies;
 mod declare;

@@ -46,6 +46,7 @@ mod load;
 mod machine;
 mod management;
 mod many;
+mod map;
 mod members;
 mod moves;
 mod names;
