@@ -45,7 +45,7 @@ pub struct MapEntry(pub Option<MapChunk>);
 pub enum MapPlacement {
     /// All chunks of a target, then those of the next.
     Fill,
-    /// One chunk of each target in turn.
+    /// A chunk of each target in turn.
     Spread,
 }
 
