@@ -3,7 +3,8 @@
 use super::{Liar, Lie, Split};
 use sluice_command::{NodeId, Stack, StackBuilder};
 use sluice_functions::{
-    Concat, Delay, DelayConfig, Fault, Map, MapChunk, MapTable, Outcome, Pass, PassConfig, Rule, Stripe, StripeConfig, When,
+    Concat, Delay, DelayConfig, Fault, Map, MapChunk, MapTable, Outcome, Pass, PassConfig, Rule, Stripe,
+    StripeConfig, When,
 };
 use sluice_nvme::Status;
 use sluice_sim::{DiskConfig, Random, SimDisk, SimEngine, SimTarget};
@@ -12,15 +13,40 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) enum Plan {
     Target(usize),
-    Pass { watch: bool, below: Box<Plan> },
-    Delay { config: DelayConfig, below: Box<Plan> },
-    Fault { seed: u64, rules: Vec<Rule>, below: Box<Plan> },
-    Split { boundary: u64, below: Box<Plan> },
-    Stripe { chunk: u64, legs: Vec<Plan> },
-    Concat { legs: Vec<Plan> },
+    Pass {
+        watch: bool,
+        below: Box<Plan>,
+    },
+    Delay {
+        config: DelayConfig,
+        below: Box<Plan>,
+    },
+    Fault {
+        seed: u64,
+        rules: Vec<Rule>,
+        below: Box<Plan>,
+    },
+    Split {
+        boundary: u64,
+        below: Box<Plan>,
+    },
+    Stripe {
+        chunk: u64,
+        legs: Vec<Plan>,
+    },
+    Concat {
+        legs: Vec<Plan>,
+    },
     /// All chunks of the legs in an order of the seed.
-    Map { shift: u32, seed: u64, legs: Vec<Plan> },
-    Liar { lie: Lie, below: Box<Plan> },
+    Map {
+        shift: u32,
+        seed: u64,
+        legs: Vec<Plan>,
+    },
+    Liar {
+        lie: Lie,
+        below: Box<Plan>,
+    },
 }
 
 pub(crate) const BLOCK: u32 = 512;
@@ -132,7 +158,9 @@ impl Plan {
                 vec![under(below)]
             }
             Plan::Split { below, .. } | Plan::Liar { below, .. } => vec![under(below)],
-            Plan::Stripe { legs, .. } | Plan::Concat { legs } | Plan::Map { legs, .. } => legs.iter().map(&mut under).collect(),
+            Plan::Stripe { legs, .. } | Plan::Concat { legs } | Plan::Map { legs, .. } => {
+                legs.iter().map(&mut under).collect()
+            }
         };
         let parts_max = BLOCKS_MAX as u32;
         let added = match self {
