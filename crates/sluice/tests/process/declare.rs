@@ -127,6 +127,31 @@ fn an_apply_that_fails_in_the_middle_leaves_nothing() {
     }
 }
 
+/// Fails an apply behind the replacement of a paused target by another path to the same file. The target is paused
+/// as before, and goes on when that is ordered.
+#[test]
+fn a_paused_target_is_paused_after_an_apply_that_failed() {
+    let daemon = Daemon::start(&drive("fixed", 1));
+    let demo = drive("demo", 1);
+    let path = file(&daemon, &demo);
+    daemon.ok(&["apply", "-f", &path]);
+    let folder = daemon.folder.path();
+    std::fs::hard_link(folder.join("demo.img"), folder.join("other.img")).expect("another name");
+    daemon.ok(&["target", "pause", "demo:1"]);
+    let clash = drive("late", 1).replace("late.img", "fixed.img");
+    let path = file(&daemon, &(demo.replace("demo.img", "other.img") + &clash));
+    let error = daemon.fails(&["apply", "-f", &path]);
+    assert!(error.contains("in use") && error.contains("nothing was changed"), "{error}");
+    let path = file(&daemon, &demo);
+    assert_eq!(daemon.ok(&["diff", "-f", &path]), "no difference\n");
+    let complaint = daemon.fails(&["target", "pause", "demo:1"]);
+    assert!(complaint.contains("paused already"), "{complaint}");
+    let complaint = daemon.fails(&["upgrade"]);
+    assert!(complaint.contains("a target of it is paused"), "{complaint}");
+    daemon.ok(&["target", "resume", "demo:1"]);
+    namespace(&mut daemon.host("demo"), 1).write(0, &[1; 4096]).expect("the target goes on");
+}
+
 /// Kills the daemon at moments of an apply. The next one has all of the drives of the file, or none.
 #[test]
 fn a_daemon_that_is_killed_in_the_middle_has_all_drives_or_none() {

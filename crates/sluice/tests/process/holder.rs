@@ -3,9 +3,11 @@
 
 use crate::common::{Daemon, LIMIT, wait_for};
 use crate::load::Load;
+use crate::volatile::LoopDevice;
 use sluice_host::{Controller, Deadline, Mode, Namespace, QueueLayout, Settings, VfioUser, entry};
 use sluice_memory::SharedRegion;
 use sluice_nvme::{FeatureId, SubmissionEntry};
+use std::fs::File;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -297,6 +299,22 @@ fn a_drive_on_the_network_is_continued() {
     let mut loads = [Load::new(&mut host, 1, 0)];
     kill_under_load(&mut daemon, &mut loads, 10);
     drop(far);
+}
+
+/// Kills a daemon with a drive on a block device. The kernel's claim of the device ends with the last I/O of the dead
+/// process, and the next daemon waits for that.
+#[test]
+fn a_drive_on_a_block_device_is_continued() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = folder.path().join("image");
+    File::create(&image).and_then(|file| file.set_len(16 << 20)).expect("room on the disk");
+    let Some(device) = LoopDevice::over_file(&image) else { return };
+    let (mut daemon, _holder) = start(&format!(
+        "[[drive]]\nname = \"demo\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"{}\"\n",
+        device.path.display()
+    ));
+    let mut host = daemon.host("demo");
+    kill_under_load(&mut daemon, &mut [Load::new(&mut host, 1, 0)], deaths());
 }
 
 /// Checks that a message that waits for commands in flight is not lost with the daemon that has received it.

@@ -263,7 +263,7 @@ fn open_data(config: &FileConfig, kind: Kind) -> Result<OsFile, FileErrorKind> {
         // The kernel refuses this while the device is mounted, part of a RAID, or in use by another drive.
         Kind::BlockDevice => options.custom_flags(OFlags::EXCL.bits().cast_signed()),
     };
-    options.open(&config.path).map_err(|error| match Errno::from_io_error(&error) {
+    ways::open_when_released(&options, &config.path).map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::BUSY) => FileErrorKind::InUse,
         _ => FileErrorKind::Step("opened", error),
     })

@@ -5,7 +5,8 @@ use super::error::FileErrorKind;
 use rustix::fs::{FlockOperation, OFlags, flock, major, minor};
 use rustix::io::Errno;
 use sluice_handover::locks;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -55,9 +56,9 @@ fn claim_one(way: Way) -> Result<Option<File>, FileErrorKind> {
     } else {
         FlockOperation::NonBlockingLockExclusive
     };
-    let opened = options.open(&way.path).map_err(|error| Errno::from_io_error(&error));
+    let opened = open_when_released(&options, &way.path).map_err(|error| Errno::from_io_error(&error));
     let claimed = opened.and_then(|file| match meta.is_file() {
-        true => flock(&file, lock).map(|()| file).map_err(Some),
+        true => lock_when_released(&file, lock).map(|()| file).map_err(Some),
         // The claim is the kernel's. Only the lock makes the descriptor go along in an upgrade; others lock a device
         // for a moment to look at it.
         false => {
@@ -70,6 +71,30 @@ fn claim_one(way: Way) -> Result<Option<File>, FileErrorKind> {
         Err(Some(Errno::BUSY | Errno::WOULDBLOCK)) => Err(FileErrorKind::InUseBelow(way.path)),
         Err(_) => Ok(None),
     }
+}
+
+/// Opens a file or device. Waits while a process that has died may still have the device.
+pub(super) fn open_when_released(options: &OpenOptions, path: &Path) -> io::Result<File> {
+    let mut opened = None;
+    locks::lock_when_released(|| match options.open(path) {
+        Ok(file) => {
+            opened = Some(file);
+            Ok(true)
+        }
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => Ok(false),
+        Err(error) => Err(error),
+    })?;
+    opened.ok_or_else(|| Errno::BUSY.into())
+}
+
+/// Locks a file. Waits while a process that has died may still have the lock.
+fn lock_when_released(file: &File, lock: FlockOperation) -> Result<(), Errno> {
+    let locked = locks::lock_when_released(|| match flock(file, lock) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error),
+    })?;
+    if locked { Ok(()) } else { Err(Errno::WOULDBLOCK) }
 }
 
 /// Opens a file or device so that it can be identified, and no more.

@@ -271,7 +271,10 @@ impl AdminThread {
         let connected = connected.and_then(|()| self.restore());
         self.end_reset(began, connected.as_ref().err());
         if let Err(error) = connected {
-            tracing::warn!(device = %self.address, %error, "an NVMe device cannot be connected to again");
+            // A reset tries again and again.
+            if self.resetting.is_none() || self.logged.admit().is_some() {
+                tracing::warn!(device = %self.address, %error, "an NVMe device cannot be connected to again");
+            }
             self.hang_up();
             match self.resetting {
                 Some(_) => self.retry.soon(ATTEMPT_PAUSE),

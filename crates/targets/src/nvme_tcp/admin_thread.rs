@@ -502,7 +502,10 @@ impl AdminThread {
         match accepted {
             Ok(()) => tracing::info!(%address, %subnqn, "an NVMe/TCP controller is there again"),
             Err(error) => {
-                tracing::warn!(%address, %subnqn, error = %error, "an NVMe/TCP controller cannot be connected to again");
+                // A reset tries again and again.
+                if self.resetting.is_none() || self.logged.admit().is_some() {
+                    tracing::warn!(%address, %subnqn, error = %error, "an NVMe/TCP controller cannot be connected to again");
+                }
                 match self.resetting {
                     Some(_) => self.retry.soon(ATTEMPT_PAUSE),
                     None => self.retry.failed(),

@@ -36,6 +36,8 @@ pub struct ControllerContext {
     pub has_firmware_commands: bool,
     /// Bytes of a Firmware Image Download.
     pub piece: usize,
+    /// Bytes of data that one command carries at most.
+    pub piece_max: usize,
     /// Time for a Firmware Commit.
     pub commit_limit: Duration,
     /// I/O queues of this host.
@@ -47,6 +49,17 @@ pub struct ControllerContext {
 }
 
 impl ControllerContext {
+    /// Checks whether one command carries a piece of an image.
+    ///
+    /// # Errors
+    /// The controller needs larger pieces.
+    pub fn check_pieces(&self) -> Result<(), MaintenanceFault> {
+        match self.piece > self.piece_max {
+            true => Err(MaintenanceFault::Granularity { has: self.piece, most: self.piece_max }),
+            false => Ok(()),
+        }
+    }
+
     /// Creates the context from Identify Controller data, without queues and namespaces. `piece_max` limits the data
     /// of one command.
     pub(crate) fn of(controller: &IdentifyController, piece_max: usize) -> Result<Self, MaintenanceFault> {
@@ -54,9 +67,6 @@ impl ControllerContext {
             0 | 0xff => GRANULE,
             pages => usize::from(pages) * GRANULE,
         };
-        if granularity > piece_max {
-            return Err(MaintenanceFault::Granularity { has: granularity, most: piece_max });
-        }
         let firmware = String::from_utf8_lossy(&controller.fr).trim().to_owned();
         Ok(Self {
             firmware,
@@ -64,6 +74,7 @@ impl ControllerContext {
             is_first_read_only: controller.frmw & 1 != 0,
             has_firmware_commands: controller.oacs & 1 << 2 != 0,
             piece: granularity,
+            piece_max,
             commit_limit: COMMIT_LIMIT.max(Duration::from_millis(100) * u32::from(controller.mtfa)),
             queues: 0,
             namespaces: 0,
@@ -353,8 +364,10 @@ mod tests {
         assert!(context.is_first_read_only && context.has_firmware_commands);
         assert_eq!(context.commit_limit, Duration::from_secs(300));
         assert_eq!(ControllerContext::of(&controller(0xff), 4096).map(|it| it.piece), Ok(4096));
-        let fault = ControllerContext::of(&controller(3), 8192).expect_err("three pages do not fit");
-        assert_eq!(fault, MaintenanceFault::Granularity { has: 12288, most: 8192 });
+        assert_eq!(context.check_pieces(), Ok(()));
+        let larger = ControllerContext::of(&controller(3), 8192).expect("it may be reset");
+        let fault = MaintenanceFault::Granularity { has: 12288, most: 8192 };
+        assert_eq!(larger.check_pieces(), Err(fault));
     }
 
     #[test]

@@ -158,7 +158,8 @@ impl Drives {
     }
 
     /// Takes a step back.
-    fn unmake(&self, drive: &str, step: &Step, missing: &[PathBuf]) -> Result<(), ApiError> {
+    fn unmake(&self, drive: &str, step: &Step, before: &Applying) -> Result<(), ApiError> {
+        let missing = &before.missing;
         match step {
             Step::Create(_) => {
                 self.delete(drive, true)?;
@@ -181,7 +182,9 @@ impl Drives {
                 // The same storage has all data. Other storage is never taken back.
                 self.replace_target(drive, *nsid, was.target_spec(), false)?;
                 missing.iter().for_each(|path| remove_unused(path));
-                Ok(())
+                // A replacement lets a paused target go on.
+                let paused = before.paused_targets.iter().find(|it| it.drive == drive && it.nsid == *nsid);
+                paused.map_or(Ok(()), |it| self.pause_target(drive, *nsid, it.fail_after_s).map(drop))
             }
             Step::Group { name, was: Some(was), .. } => {
                 self.set_group(GroupSpec { name: name.clone(), limits: *was }).map(drop)
@@ -195,7 +198,7 @@ impl Drives {
     fn undo(&self, steps: &[&(String, Step)], before: &Applying, mut problem: ApiError) -> ApiError {
         let mut left = Vec::new();
         for (drive, step) in steps.iter().rev() {
-            if let Err(why) = self.unmake(drive, step, &before.missing) {
+            if let Err(why) = self.unmake(drive, step, before) {
                 left.push(format!("{} ({})", subject(drive, step), why.error));
             }
         }
@@ -208,7 +211,10 @@ impl Drives {
             saved.applying = None;
             // A record with the same meaning as before may be another one now.
             if left.is_empty() {
+                // Groups and pauses have been taken back step by step, and others may have changed them meanwhile.
+                let (paused, groups) = (saved.paused_targets.clone(), saved.groups.clone());
                 before.take_back(saved);
+                (saved.paused_targets, saved.groups) = (paused, groups);
             }
         });
         if let Err(why) = stored {

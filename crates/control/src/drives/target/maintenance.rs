@@ -115,6 +115,7 @@ impl Drives {
         check(order, context)?;
         let image = order.file.as_deref().map(read_image).transpose()?;
         if let Some(image) = &image {
+            context.check_pieces().map_err(fault)?;
             self.download(name, nsid, first, context, image)?;
         }
         let commit = || first.commit(order.slot, order.action, context.commit_limit);
@@ -241,7 +242,15 @@ impl Drives {
         if !was_paused {
             self.pause_for_a_moment(entry, running.as_ref(), nsid)?;
         }
-        while !running.is_target_idle(nsid)? {
+        loop {
+            match running.is_target_idle(nsid) {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(problem) => {
+                    resume()?;
+                    return Err(problem);
+                }
+            }
             if began.elapsed() > CLEAR_LIMIT {
                 resume()?;
                 return Err(ApiError::conflict(format!(
@@ -400,6 +409,7 @@ mod tests {
             is_first_read_only: true,
             has_firmware_commands: true,
             piece: 4096,
+            piece_max: 8192,
             commit_limit: Duration::from_secs(1),
             queues: 1,
             namespaces: 1,
