@@ -173,6 +173,7 @@ class Test:
     def boot(self, domain):
         self.tree.write("/root/machine.xml", domain)
         self.check("the image of the page", self.tree.shell(self.page.has("qemu-img create -f qcow %s 1M" % STAY)))
+        self.check("which QEMU may write", self.tree.shell(self.page.has("chown libvirt-qemu: %s" % STAY)))
         if not self.check("libvirt starts the machine", self.tree.run("virsh", "create", "/root/machine.xml")):
             self.report.check("QEMU", False, self.tree.shell("cat /var/log/libvirt/qemu/guest.log")[1][-3000:])
             return

@@ -111,7 +111,7 @@ fn words(arguments: &[String]) -> String {
 }
 
 fn blocker() -> String {
-    format!("driver=qcow,node-name=stay,read-only=on,file.driver=file,file.filename={BLOCKER}")
+    format!("driver=qcow,node-name=stay,file.driver=file,file.filename={BLOCKER}")
 }
 
 fn qemu_device(socket: &str) -> String {
@@ -177,7 +177,7 @@ mod tests {
              -object memory-backend-memfd,id=mem0,size=SIZE,share=on -machine memory-backend=mem0\n\
              # a machine with this drive must not be migrated, saved or restored: the guest would lose the drive\n\
              # QEMU refuses with an image of `qemu-img create -f qcow stay.qcow 1M`: \
-             -blockdev driver=qcow,node-name=stay,read-only=on,file.driver=file,file.filename=stay.qcow\n\
+             -blockdev driver=qcow,node-name=stay,file.driver=file,file.filename=stay.qcow\n\
              -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\
              \"path\":\"/run/sluice/drives/demo/cntrl\"}}'\n"
         );

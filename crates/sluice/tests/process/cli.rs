@@ -93,7 +93,7 @@ fn attaches() {
             .to_owned()
             + STAYS
             + "# QEMU refuses with an image of `qemu-img create -f qcow stay.qcow 1M`: \
-         -blockdev driver=qcow,node-name=stay,read-only=on,file.driver=file,file.filename=stay.qcow\n\
+         -blockdev driver=qcow,node-name=stay,file.driver=file,file.filename=stay.qcow\n\
          -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"DIR/drives/demo/cntrl\"}}'\n"
     );
     assert_eq!(
