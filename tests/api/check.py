@@ -49,11 +49,12 @@ COPIED = {"name": "copied", "namespaces": [{"target": "memory", "size": "64MiB",
 
 # Operations that are refused here, in the declared way: no host has created a namespace, no function is in a process,
 # the function takes no orders, the drive has one way only, a mirror is not handed over in an upgrade, a drive without
-# functions has no limits, and a null target replaces nothing. All others succeed.
+# functions has no limits, and a null target replaces nothing. A memory target is on no controller that can be reset or upgraded. All others succeed.
 REFUSED = {
     ("delete", "/v1/drives/{name}/namespaces/{nsid}"), ("post", "/v1/drives/{name}/functions/restart"),
     ("post", "/v1/drives/{name}/functions/{number}/control"), ("post", "/v1/drives/{name}/ana"),
     ("post", "/v1/upgrade"), ("put", "/v1/drives/{name}/limits"), ("put", "/v1/drives/{name}/targets/{nsid}"),
+    ("post", "/v1/drives/{name}/targets/{nsid}/reset"), ("post", "/v1/drives/{name}/targets/{nsid}/firmware"),
 }
 
 CONFIG = """

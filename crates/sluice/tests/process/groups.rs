@@ -44,6 +44,9 @@ pub(crate) fn of_two_reactors(size: &str, more: &str) -> Daemon {
     daemon
 }
 
+/// Reasons of a move that failed because the storage is slow.
+const SLOW: [&str; 2] = ["did not end in time", "did not come to their end"];
+
 /// Moves a group. Tries again while its commands are slow. Returns none if the group stays for another
 /// reason.
 pub(crate) async fn try_move(client: &Client, queue: u16, reactor: usize) -> Option<DriveView> {
@@ -52,7 +55,8 @@ pub(crate) async fn try_move(client: &Client, queue: u16, reactor: usize) -> Opt
         let request = DriveMoveRequest { reactor, queue: Some(queue) };
         match client.post::<DriveView>("/v1/drives/disk/move", &request).await {
             Ok(view) => return Some(view),
-            Err(problem) if problem.error.contains("did not end in time") && start.elapsed() < LIMIT => {}
+            Err(problem)
+                if SLOW.iter().any(|slow| problem.error.contains(slow)) && start.elapsed() < LIMIT => {}
             Err(problem) => {
                 assert!(problem.error.contains("stays on its reactor"), "{problem:?}");
                 return None;
