@@ -78,6 +78,8 @@ impl Layer for Map {
             deallocate_limit: limits.min().unwrap_or(soon),
             fan_out: (PARTS as u32).saturating_mul(together.fan_out.saturating_add(1)),
             storage: together.storage.part(self.table.checksum()),
+            // Sanitize overwrites all blocks, and would never end with success.
+            keeps_versions: together.keeps_versions || self.table.entries().any(|chunk| chunk.is_none()),
             ..together
         }
     }

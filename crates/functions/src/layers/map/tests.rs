@@ -329,3 +329,14 @@ fn chunks_lie_in_their_targets() {
     let found = check(r#""chunk": "1MiB", "counts": [3]"#, &[2 * MIB]).expect_err("it is too small");
     assert!(found.starts_with("counts: entry 2 is chunk 2"), "{found}");
 }
+
+/// Checks that Sanitize, which could not end with success, is not offered over holes.
+#[test]
+fn a_table_with_holes_cannot_be_erased() {
+    let chunk = |chunk| MapChunk { target: 0, chunk };
+    for (last, keeps) in [(Some(chunk(1)), false), (None, true)] {
+        let table = MapTable::new(9, [Some(chunk(0)), last]);
+        let layer = Map::new(Arc::new(table), 1);
+        assert_eq!(layer.characteristics(&[Characteristics::target(1 << 20, 512)]).keeps_versions, keeps);
+    }
+}
