@@ -1,26 +1,16 @@
 //! Events as a stream of lines.
 
 use super::answer::{Answer, Checked};
+use super::line_stream::{LineAnswer, LineSource, Next, lines, stream};
 use super::routes::App;
-use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
-use axum::http::{HeaderName, header};
-use hyper::body::Frame;
 use serde::Deserialize;
 use sluice_control::drives::{Drives, Event};
-use sluice_spec::error::ApiError;
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::time::{Interval, interval};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-
-/// Media type of JSON lines.
-pub(super) const CONTENT_TYPE: &str = "application/x-ndjson";
 
 /// Interval between two looks for further events.
 const LOOK: Duration = Duration::from_millis(200);
@@ -49,44 +39,29 @@ struct EventsQuery {
 async fn list_events(
     State(app): State<App>,
     Checked(Query(query)): Checked<Query<EventsQuery>>,
-) -> Answer<([(HeaderName, &'static str); 1], Body)> {
+) -> Answer<LineAnswer> {
     let EventsQuery { since, follow } = query;
-    let lines = Lines { drives: app.drives, at: since, follow, look: interval(LOOK) };
-    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], Body::new(lines)))
+    Ok(stream(Events { drives: app.drives, at: since, follow }, LOOK))
 }
 
-/// Body of lines. The next ones are read from memory when the caller has received the last.
-struct Lines {
+/// Events after the last one that was sent.
+struct Events {
     drives: Arc<Drives>,
     /// Number of the last event that was sent.
     at: u64,
     follow: bool,
-    look: Interval,
 }
 
-impl hyper::body::Body for Lines {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        loop {
-            let events = self.drives.events().since(self.at);
-            if let Some(last) = events.last() {
+impl LineSource for Events {
+    fn next(&mut self) -> Next {
+        let events = self.drives.events().since(self.at);
+        match events.last() {
+            Some(last) => {
                 self.at = last.number;
-                return Poll::Ready(Some(Ok(Frame::data(lines(&events).into()))));
+                Next::Lines(lines(&events))
             }
-            if !self.follow || self.drives.events().is_closed() {
-                return Poll::Ready(None);
-            }
-            ready!(self.look.poll_tick(context));
+            None if self.follow && !self.drives.events().is_closed() => Next::Later,
+            None => Next::End,
         }
     }
-}
-
-fn lines(events: &[Event]) -> String {
-    let line = |event| serde_json::to_string(event).map_err(|error| ApiError::internal(error.to_string()));
-    events.iter().filter_map(|event| Some(line(event).ok()? + "\n")).collect()
 }

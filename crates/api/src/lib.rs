@@ -11,6 +11,7 @@ mod events;
 mod function;
 mod jobs;
 mod limits;
+mod line_stream;
 mod metrics;
 mod orders;
 mod page;

@@ -1,21 +1,14 @@
 //! Traces of single commands as a stream of lines.
 
 use super::answer::{Answer, Checked, ordered};
-use super::events::CONTENT_TYPE;
+use super::line_stream::{LineAnswer, LineSource, Next, lines, stream};
 use super::routes::App;
-use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderName, header};
-use hyper::body::Frame;
 use serde::Deserialize;
 use sluice_control::drives::{DriveTrace, Drives, TraceView};
 use sluice_spec::error::ApiError;
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
-use tokio::time::{Instant, Interval, interval};
+use std::time::{Duration, Instant};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -71,53 +64,35 @@ async fn trace_drive(
     State(app): State<App>,
     Checked(Path(name)): Checked<Path<String>>,
     Checked(Query(query)): Checked<Query<TraceQuery>>,
-) -> Answer<([(HeaderName, &'static str); 1], Body)> {
+) -> Answer<LineAnswer> {
     let TraceQuery { count, seconds, slow_us, every } = query;
     let drives = Arc::clone(&app.drives);
     let trace = ordered(name, move |name: &str| drives.begin_trace(name, every, slow_us)).await?;
     let seconds = Duration::from_secs(seconds.min(SECONDS_MAX));
     let left = count.unwrap_or(u64::MAX);
-    let lines =
-        Lines { drives: app.drives, trace, left, until: Instant::now() + seconds, look: interval(LOOK) };
-    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], Body::new(lines)))
+    Ok(stream(Traced { drives: app.drives, trace, left, until: Instant::now() + seconds }, LOOK))
 }
 
-/// Body of lines.
-struct Lines {
+/// Traced commands that have ended.
+struct Traced {
     drives: Arc<Drives>,
     trace: DriveTrace,
     /// Lines that are to be sent.
     left: u64,
     until: Instant,
-    look: Interval,
 }
 
-impl hyper::body::Body for Lines {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        loop {
-            // Before the last look: commands that ended until then are taken.
-            let is_over =
-                self.trace.is_over() || Instant::now() >= self.until || self.drives.events().is_closed();
-            let most = usize::try_from(self.left).unwrap_or(LINES_MAX).min(LINES_MAX);
-            let found: Vec<_> = std::iter::from_fn(|| self.trace.take()).take(most).collect();
-            if !found.is_empty() {
-                self.left -= found.len() as u64;
-                return Poll::Ready(Some(Ok(Frame::data(lines(&found).into()))));
-            }
-            if is_over || self.left == 0 {
-                return Poll::Ready(None);
-            }
-            ready!(self.look.poll_tick(context));
+impl LineSource for Traced {
+    fn next(&mut self) -> Next {
+        // Before the last look: commands that ended until then are taken.
+        let is_over =
+            self.trace.is_over() || Instant::now() >= self.until || self.drives.events().is_closed();
+        let most = usize::try_from(self.left).unwrap_or(LINES_MAX).min(LINES_MAX);
+        let found: Vec<_> = std::iter::from_fn(|| self.trace.take()).take(most).collect();
+        if !found.is_empty() {
+            self.left -= found.len() as u64;
+            return Next::Lines(lines(&found));
         }
+        if is_over || self.left == 0 { Next::End } else { Next::Later }
     }
-}
-
-fn lines(found: &[TraceView]) -> String {
-    found.iter().filter_map(|view| Some(serde_json::to_string(view).ok()? + "\n")).collect()
 }
