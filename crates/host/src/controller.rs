@@ -209,7 +209,7 @@ impl Controller {
         self.wait(cid)
     }
 
-    /// Sends an admin command as it is and waits for it, for at most `limit`, whatever its status.
+    /// Sends an admin command as it is, and waits for it for at most `limit`. Its status may be any.
     pub fn command_within(
         &mut self,
         entry: SubmissionEntry,

@@ -304,14 +304,12 @@ pub fn probe_lease(lease: &Path) -> Result<(), FileError> {
 
 /// Locks the file. The lock belongs to this open file description, and ends with its last descriptor.
 fn lock(data: &OsFile) -> Result<(), FileErrorKind> {
-    let locked = locks::lock_when_released(|| match flock(data, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(true),
-        Err(Errno::WOULDBLOCK) => Ok(false),
+    match ways::lock_when_released(data, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => {
+            Err(ways::loop_device_over(data).map_or(FileErrorKind::InUse, FileErrorKind::InUseAbove))
+        }
         Err(error) => Err(FileErrorKind::Step("locked", error.into())),
-    });
-    match locked? {
-        true => Ok(()),
-        false => Err(ways::loop_device_over(data).map_or(FileErrorKind::InUse, FileErrorKind::InUseAbove)),
     }
 }
 

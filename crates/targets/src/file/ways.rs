@@ -88,7 +88,7 @@ pub(super) fn open_when_released(options: &OpenOptions, path: &Path) -> io::Resu
 }
 
 /// Locks a file. Waits while a process that has died may still have the lock.
-fn lock_when_released(file: &File, lock: FlockOperation) -> Result<(), Errno> {
+pub(super) fn lock_when_released(file: &File, lock: FlockOperation) -> Result<(), Errno> {
     let locked = locks::lock_when_released(|| match flock(file, lock) {
         Ok(()) => Ok(true),
         Err(Errno::WOULDBLOCK) => Ok(false),

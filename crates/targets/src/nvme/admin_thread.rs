@@ -14,7 +14,7 @@ use super::port::{Generation, Link, Port, RangeRequest, ThreadEvent, ThreadReque
 use super::previous_peer::PreviousPeer;
 use super::raw::{AdminRequest, brings_data};
 use super::{Address, NvmeControl};
-use crate::remote::maintenance::{ATTEMPT_PAUSE, Order, PendingReset};
+use crate::remote::maintenance::{ATTEMPT_PAUSE, Maintained, Order, PendingReset};
 use crate::remote::{EventRequests, Incompatible, LogLimit, NamespaceInfo, Notifier, Present, Retry};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_host::{
@@ -139,7 +139,9 @@ impl AdminThread {
                     Err(TryRecvError::Disconnected) => return self.shut_down(),
                 }
             }
-            self.execute_orders();
+            while let Ok(order) = self.orders.try_recv() {
+                self.execute_order(order);
+            }
             self.handle_async_events();
             if self.link.is_none() && self.has_ports() && self.retry.is_due() {
                 self.reconnect();

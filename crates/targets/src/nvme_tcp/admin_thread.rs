@@ -10,7 +10,7 @@ use super::fabrics::{Association, IoQueue, Notice};
 use super::link::{Data, timespec};
 use super::transport::{Tcp, Transport};
 use super::{NvmeTcpConfig, NvmeTcpControl};
-use crate::remote::maintenance::{ATTEMPT_PAUSE, Order, PendingReset, orders};
+use crate::remote::maintenance::{ATTEMPT_PAUSE, Maintained, Order, PendingReset, orders};
 use crate::remote::{
     Incompatible, LogLimit, Maintenance, NamespaceInfo, Notifier, Present, Retry, Unflushed,
 };
@@ -406,7 +406,9 @@ impl AdminThread {
                     Err(TryRecvError::Disconnected) => return self.shut_down(),
                 }
             }
-            self.execute_orders();
+            while let Ok(order) = self.orders.try_recv() {
+                self.execute_order(order);
+            }
             match &mut self.connections {
                 Some(connections) => {
                     match serve(connections, &self.config, &self.control, &self.seen, &mut self.logged) {

@@ -232,6 +232,40 @@ pub(crate) enum Order {
     Compare(Reply<ControllerContext>),
 }
 
+/// Admin thread of a controller, which executes the orders of the control plane.
+pub(crate) trait Maintained {
+    /// Stores the context of the controller, for comparison after a reset.
+    fn save(&mut self) -> Result<ControllerContext, MaintenanceFault>;
+
+    /// Compares the controller with its stored context.
+    fn compare(&mut self) -> Result<ControllerContext, MaintenanceFault>;
+
+    /// Sends the piece of an image that begins at byte `offset`.
+    fn download(&mut self, offset: u32, piece: &[u8]) -> Result<(), MaintenanceFault>;
+
+    fn commit(&mut self, slot: u8, action: u8, limit: Duration) -> Result<Activation, MaintenanceFault>;
+
+    /// Shuts the controller down, so that its cache is durable, and resets it. The answer comes when the thread has
+    /// connected again.
+    fn begin_reset(&mut self, limit: Duration, reply: Reply<ResetReport>);
+
+    /// Executes an order.
+    fn execute_order(&mut self, order: Order) {
+        match order {
+            Order::Save(reply) => answer(&reply, self.save()),
+            Order::Compare(reply) => answer(&reply, self.compare()),
+            Order::Download { offset, piece, reply } => answer(&reply, self.download(offset, &piece)),
+            Order::Commit { slot, action, limit, reply } => answer(&reply, self.commit(slot, action, limit)),
+            Order::Reset { limit, reply } => self.begin_reset(limit, reply),
+        }
+    }
+}
+
+/// Answers an order. The requester may have given up waiting.
+pub(crate) fn answer<T>(reply: &Reply<T>, result: Result<T, MaintenanceFault>) {
+    let _ = reply.try_send(result);
+}
+
 /// A reset in progress.
 pub(crate) struct PendingReset {
     reply: Reply<ResetReport>,
@@ -269,14 +303,14 @@ impl PendingReset {
             return Some(self);
         }
         let fault = MaintenanceFault::NotBack { limit: self.limit, last: self.last };
-        let _ = self.reply.try_send(Err(fault));
+        answer(&self.reply, Err(fault));
         None
     }
 
     /// Answers the reset.
     pub(crate) fn end(self, context: Result<ControllerContext, MaintenanceFault>) {
         let device = self.device;
-        let _ = self.reply.try_send(context.map(|context| ResetReport { device, context }));
+        answer(&self.reply, context.map(|context| ResetReport { device, context }));
     }
 }
 

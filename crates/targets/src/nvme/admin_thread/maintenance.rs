@@ -2,7 +2,9 @@
 
 use super::{AdminThread, Connection, ThreadEvent};
 use crate::nvme::error::ErrorKind;
-use crate::remote::maintenance::{Order, PendingReset, Reply, activation, check_same, commit, download};
+use crate::remote::maintenance::{
+    Maintained, PendingReset, Reply, activation, answer, check_same, commit, download,
+};
 use crate::remote::{Activation, ControllerContext, MaintenanceFault, NamespaceInfo, ResetReport};
 use sluice_host::Error;
 use sluice_nvme::Cns;
@@ -13,25 +15,6 @@ use std::time::{Duration, Instant};
 const PIECE_MAX: usize = 64 << 10;
 
 impl AdminThread {
-    /// Executes the orders that have come.
-    pub(super) fn execute_orders(&mut self) {
-        while let Ok(order) = self.orders.try_recv() {
-            match order {
-                Order::Save(reply) => answer(&reply, self.save()),
-                Order::Compare(reply) => answer(&reply, self.compare()),
-                Order::Download { offset, piece, reply } => {
-                    let sent =
-                        self.with_link("Firmware Image Download", |link| link.download(offset, &piece));
-                    answer(&reply, sent);
-                }
-                Order::Commit { slot, action, limit, reply } => {
-                    answer(&reply, self.commit(slot, action, limit))
-                }
-                Order::Reset { limit, reply } => self.begin_reset(limit, reply),
-            }
-        }
-    }
-
     /// Calls `act` with the connection. A failure of the device loses it.
     fn with_link<T>(
         &mut self,
@@ -46,13 +29,6 @@ impl AdminThread {
                 None => MaintenanceFault::Failed(error.to_string()),
             }
         })
-    }
-
-    fn commit(&mut self, slot: u8, action: u8, limit: Duration) -> Result<Activation, MaintenanceFault> {
-        let command = commit(slot, action);
-        let response =
-            self.with_link("Firmware Commit", |link| link.controller.command_within(command, limit));
-        activation(response?.status())
     }
 
     /// Reads the state of the device, and of the namespace of each port.
@@ -77,6 +53,24 @@ impl AdminThread {
         Ok((context, infos))
     }
 
+    /// Answers a reset after an attempt to connect that began at `began`, or lets it go on.
+    pub(super) fn end_reset(&mut self, began: Instant, error: Option<&ErrorKind>) {
+        let Some(mut pending) = self.resetting.take() else { return };
+        match error {
+            None => {
+                let ready = self.link.as_ref().map(|link| link.controller.ready_time());
+                pending.reached(began, ready.unwrap_or_default());
+                pending.end(self.compare());
+            }
+            Some(ErrorKind::Replaced) => {
+                pending.end(Err(MaintenanceFault::Differs(ErrorKind::Replaced.to_string())));
+            }
+            Some(error) => self.resetting = pending.failed(error.to_string()),
+        }
+    }
+}
+
+impl Maintained for AdminThread {
     fn save(&mut self) -> Result<ControllerContext, MaintenanceFault> {
         let (context, infos) = self.context()?;
         self.saved = infos;
@@ -92,7 +86,22 @@ impl AdminThread {
         Ok(context)
     }
 
-    /// Shuts the device down, so that its cache is durable, and resets it. The loop connects again.
+    fn download(&mut self, offset: u32, piece: &[u8]) -> Result<(), MaintenanceFault> {
+        self.with_link("Firmware Image Download", |link| {
+            let buffer = link.controller.memory().allocate(piece.len())?;
+            buffer.region().write(0, piece);
+            let range = buffer.range(0, piece.len() as u32);
+            link.controller.admin_with_data(download(offset, piece.len()), range).map(drop)
+        })
+    }
+
+    fn commit(&mut self, slot: u8, action: u8, limit: Duration) -> Result<Activation, MaintenanceFault> {
+        let command = commit(slot, action);
+        let response =
+            self.with_link("Firmware Commit", |link| link.controller.command_within(command, limit));
+        activation(response?.status())
+    }
+
     fn begin_reset(&mut self, limit: Duration, reply: Reply<ResetReport>) {
         if self.saved.is_empty()
             && let Err(fault) = self.save()
@@ -119,34 +128,4 @@ impl AdminThread {
         self.retry.soon(Duration::ZERO);
         self.resetting = Some(PendingReset::new(reply, limit, device));
     }
-
-    /// Answers a reset after an attempt to connect that began at `began`, or lets it go on.
-    pub(super) fn end_reset(&mut self, began: Instant, error: Option<&ErrorKind>) {
-        let Some(mut pending) = self.resetting.take() else { return };
-        match error {
-            None => {
-                let ready = self.link.as_ref().map(|link| link.controller.ready_time());
-                pending.reached(began, ready.unwrap_or_default());
-                pending.end(self.compare());
-            }
-            Some(ErrorKind::Replaced) => {
-                pending.end(Err(MaintenanceFault::Differs(ErrorKind::Replaced.to_string())));
-            }
-            Some(error) => self.resetting = pending.failed(error.to_string()),
-        }
-    }
-}
-
-impl Connection {
-    fn download(&mut self, offset: u32, piece: &[u8]) -> Result<(), Error> {
-        let buffer = self.controller.memory().allocate(piece.len())?;
-        buffer.region().write(0, piece);
-        let range = buffer.range(0, piece.len() as u32);
-        self.controller.admin_with_data(download(offset, piece.len()), range).map(drop)
-    }
-}
-
-fn answer<T>(reply: &Reply<T>, result: Result<T, MaintenanceFault>) {
-    // The requester may have given up waiting.
-    let _ = reply.try_send(result);
 }

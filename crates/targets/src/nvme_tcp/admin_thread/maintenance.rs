@@ -2,7 +2,9 @@
 
 use super::{AdminThread, Connections, Data, ThreadEvent};
 use crate::nvme_tcp::error::ErrorKind;
-use crate::remote::maintenance::{Order, PendingReset, Reply, activation, check_same, commit, download};
+use crate::remote::maintenance::{
+    Maintained, PendingReset, Reply, activation, answer, check_same, commit, download,
+};
 use crate::remote::{Activation, ControllerContext, MaintenanceFault, NamespaceInfo, ResetReport};
 use std::time::{Duration, Instant};
 
@@ -19,31 +21,6 @@ impl From<&ErrorKind> for MaintenanceFault {
 }
 
 impl AdminThread {
-    /// Executes the orders that have come.
-    pub(super) fn execute_orders(&mut self) {
-        while let Ok(order) = self.orders.try_recv() {
-            match order {
-                Order::Save(reply) => answer(&reply, self.save()),
-                Order::Compare(reply) => answer(&reply, self.compare()),
-                Order::Download { offset, piece, reply } => {
-                    let entry = download(offset, piece.len());
-                    let sent = self.with_connections(|connections| {
-                        let data = Data::Out(&piece);
-                        connections
-                            .association
-                            .admin_command(entry, data, "Firmware Image Download")
-                            .map(drop)
-                    });
-                    answer(&reply, sent);
-                }
-                Order::Commit { slot, action, limit, reply } => {
-                    answer(&reply, self.commit(slot, action, limit))
-                }
-                Order::Reset { limit, reply } => self.begin_reset(limit, reply),
-            }
-        }
-    }
-
     /// Calls `act` with the connections. A failure of the connection loses it.
     fn with_connections<T>(
         &mut self,
@@ -57,59 +34,6 @@ impl AdminThread {
             self.lose(&error.to_string());
         }
         done.map_err(|error| MaintenanceFault::from(&error))
-    }
-
-    fn commit(&mut self, slot: u8, action: u8, limit: Duration) -> Result<Activation, MaintenanceFault> {
-        let response = self.with_connections(|connections| {
-            let admin = &mut connections.association.admin;
-            admin.command(commit(slot, action), Data::None, limit, "Firmware Commit")
-        });
-        activation(response?.status())
-    }
-
-    fn save(&mut self) -> Result<ControllerContext, MaintenanceFault> {
-        let nsid = self.config.nsid;
-        let (context, info) = self.with_connections(|connections| connections.context(nsid))?;
-        self.saved = Some(info);
-        context
-    }
-
-    fn compare(&mut self) -> Result<ControllerContext, MaintenanceFault> {
-        let nsid = self.config.nsid;
-        let (context, info) = self.with_connections(|connections| connections.context(nsid))?;
-        self.saved.as_ref().map_or(Ok(()), |saved| check_same(saved, &info))?;
-        context
-    }
-
-    /// Shuts the controller down, so that its cache is durable, and resets it. The loop connects again.
-    fn begin_reset(&mut self, limit: Duration, reply: Reply<ResetReport>) {
-        if self.saved.is_none()
-            && let Err(fault) = self.save()
-        {
-            return answer(&reply, Err(fault));
-        }
-        let began = Instant::now();
-        let Some(connections) = &mut self.connections else {
-            return answer(&reply, Err(MaintenanceFault::NotConnected));
-        };
-        // A controller ends the connections of its I/O queues with the reset.
-        connections.association.admin.tie(None);
-        let is_down = connections.association.shut_down();
-        let is_reset = is_down.as_ref().map_or(Ok(()), |()| connections.association.disable());
-        match &is_down {
-            Ok(()) => self.send(ThreadEvent::Durable),
-            Err(error) => {
-                tracing::warn!(address = %self.config.address, %error, "a controller was reset without a shutdown")
-            }
-        }
-        if let Err(error) = is_reset {
-            tracing::debug!(address = %self.config.address, %error, "a controller did not report the end of its reset");
-        }
-        let device = began.elapsed();
-        self.lose("it is reset by order");
-        self.retry.soon(Duration::ZERO);
-        self.given_up = false;
-        self.resetting = Some(PendingReset::new(reply, limit, device));
     }
 
     /// Compares the namespace of a new connection with the one before a reset, if there was one. `began` is the time of
@@ -147,6 +71,68 @@ impl AdminThread {
     }
 }
 
+impl Maintained for AdminThread {
+    fn save(&mut self) -> Result<ControllerContext, MaintenanceFault> {
+        let nsid = self.config.nsid;
+        let (context, info) = self.with_connections(|connections| connections.context(nsid))?;
+        self.saved = Some(info);
+        context
+    }
+
+    fn compare(&mut self) -> Result<ControllerContext, MaintenanceFault> {
+        let nsid = self.config.nsid;
+        let (context, info) = self.with_connections(|connections| connections.context(nsid))?;
+        self.saved.as_ref().map_or(Ok(()), |saved| check_same(saved, &info))?;
+        context
+    }
+
+    fn download(&mut self, offset: u32, piece: &[u8]) -> Result<(), MaintenanceFault> {
+        let entry = download(offset, piece.len());
+        self.with_connections(|connections| {
+            let association = &mut connections.association;
+            association.admin_command(entry, Data::Out(piece), "Firmware Image Download").map(drop)
+        })
+    }
+
+    fn commit(&mut self, slot: u8, action: u8, limit: Duration) -> Result<Activation, MaintenanceFault> {
+        let response = self.with_connections(|connections| {
+            let admin = &mut connections.association.admin;
+            admin.command(commit(slot, action), Data::None, limit, "Firmware Commit")
+        });
+        activation(response?.status())
+    }
+
+    fn begin_reset(&mut self, limit: Duration, reply: Reply<ResetReport>) {
+        if self.saved.is_none()
+            && let Err(fault) = self.save()
+        {
+            return answer(&reply, Err(fault));
+        }
+        let began = Instant::now();
+        let Some(connections) = &mut self.connections else {
+            return answer(&reply, Err(MaintenanceFault::NotConnected));
+        };
+        // A controller ends the connections of its I/O queues with the reset.
+        connections.association.admin.tie(None);
+        let is_down = connections.association.shut_down();
+        let is_reset = is_down.as_ref().map_or(Ok(()), |()| connections.association.disable());
+        match &is_down {
+            Ok(()) => self.send(ThreadEvent::Durable),
+            Err(error) => {
+                tracing::warn!(address = %self.config.address, %error, "a controller was reset without a shutdown")
+            }
+        }
+        if let Err(error) = is_reset {
+            tracing::debug!(address = %self.config.address, %error, "a controller did not report the end of its reset");
+        }
+        let device = began.elapsed();
+        self.lose("it is reset by order");
+        self.retry.soon(Duration::ZERO);
+        self.given_up = false;
+        self.resetting = Some(PendingReset::new(reply, limit, device));
+    }
+}
+
 impl Connections {
     /// Reads the state of the controller and of its namespace.
     fn context(
@@ -160,9 +146,4 @@ impl Connections {
         let context = context.map(|it| ControllerContext { queues: 1, namespaces: 1, requests_events, ..it });
         Ok((context, info))
     }
-}
-
-fn answer<T>(reply: &Reply<T>, result: Result<T, MaintenanceFault>) {
-    // The requester may have given up waiting.
-    let _ = reply.try_send(result);
 }
