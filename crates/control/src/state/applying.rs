@@ -56,8 +56,19 @@ impl Applying {
         }
     }
 
-    /// Restores the drives in `saved`, and returns the names of drives that were created meanwhile.
+    /// Restores everything in `saved`, and returns the names of drives that were created meanwhile.
     pub fn take_back(&self, saved: &mut Saved) -> Vec<String> {
+        saved.paused_targets.retain(|it| !self.names.contains(&it.drive));
+        saved.paused_targets.extend_from_slice(&self.paused_targets);
+        if let Some(groups) = &self.groups {
+            saved.groups.clone_from(groups);
+        }
+        self.take_drives_back(saved)
+    }
+
+    /// Restores the records of drives alone, for a daemon that has taken pauses and groups back step by step: operators
+    /// may have changed those meanwhile.
+    pub fn take_drives_back(&self, saved: &mut Saved) -> Vec<String> {
         let is_new = |name: &&String| !self.drives.iter().any(|drive| drive.name == **name);
         let created: Vec<String> = saved.drives.iter().map(|drive| drive.name.clone()).collect();
         let created =
@@ -75,11 +86,6 @@ impl Applying {
         saved.limited.extend_from_slice(&self.limited);
         saved.replaced.retain(|it| !is_own(&it.drive));
         saved.replaced.extend_from_slice(&self.replaced);
-        saved.paused_targets.retain(|it| !is_own(&it.drive));
-        saved.paused_targets.extend_from_slice(&self.paused_targets);
-        if let Some(groups) = &self.groups {
-            saved.groups.clone_from(groups);
-        }
         created
     }
 }

@@ -211,10 +211,7 @@ impl Drives {
             saved.applying = None;
             // A record with the same meaning as before may be another one now.
             if left.is_empty() {
-                // Groups and pauses have been taken back step by step, and others may have changed them meanwhile.
-                let (paused, groups) = (saved.paused_targets.clone(), saved.groups.clone());
-                before.take_back(saved);
-                (saved.paused_targets, saved.groups) = (paused, groups);
+                before.take_drives_back(saved);
             }
         });
         if let Err(why) = stored {

@@ -9,8 +9,10 @@ use crate::drives::events::EventKind;
 use crate::drives::{Drives, Entry, Running, lock};
 use serde::{Deserialize, Serialize};
 use sluice_spec::error::ApiError;
+use sluice_spec::paths::open_file;
 use sluice_spec::{AnaStateName, TargetKind};
 use sluice_targets::{Activation, ControllerContext, Maintenance, MaintenanceFault, ResetReport};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -344,17 +346,19 @@ fn check(order: &FirmwareOrder, context: &ControllerContext) -> Result<(), ApiEr
 
 fn read_image(path: &Path) -> Result<Vec<u8>, ApiError> {
     let about = |problem: ApiError| problem.about(&format!("the image {}", path.display()));
-    let found = std::fs::metadata(path).map_err(|error| about(ApiError::invalid(error.to_string())))?;
-    let length = found.len();
-    if !found.is_file() || length == 0 || length > IMAGE_MAX || length % 4 != 0 {
-        let text =
-            format!("it is no file of 4 bytes to {} MiB whose length is a multiple of 4", IMAGE_MAX >> 20);
-        return Err(about(ApiError::invalid(text)).hint("name the file that the vendor has delivered"));
-    }
-    let image = std::fs::read(path).map_err(|error| about(ApiError::invalid(error.to_string())))?;
-    match image.len() as u64 == length {
-        true => Ok(image),
-        false => Err(about(ApiError::conflict("it changes while it is read"))),
+    let read = || {
+        let mut image = Vec::new();
+        open_file(path)?.take(IMAGE_MAX + 1).read_to_end(&mut image)?;
+        Ok(image)
+    };
+    let image = read().map_err(|error: io::Error| about(ApiError::invalid(error.to_string())))?;
+    match image.len() {
+        length if length > 0 && length as u64 <= IMAGE_MAX && length.is_multiple_of(4) => Ok(image),
+        _ => {
+            let most = IMAGE_MAX >> 20;
+            let text = format!("its length is no multiple of 4 from 4 bytes to {most} MiB");
+            Err(about(ApiError::invalid(text)).hint("name the file that the vendor has delivered"))
+        }
     }
 }
 
