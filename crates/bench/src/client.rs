@@ -84,10 +84,17 @@ impl Client {
     /// Creates the queue pairs of a cell. With different values of `seed`, drives get different commands.
     pub fn open_streams(&mut self, shape: &Shape, seed: u64) -> Result<Vec<Stream>, ApiError> {
         self.controller.set_queue_count(shape.queues.0).map_err(|error| trouble(&error))?;
-        (1..=shape.queues.0).map(|id| self.open_stream(id as u16, shape, seed)).collect()
+        (1..=shape.queues.0).map(|id| self.open_stream(id as u16, shape, seed, None)).collect()
     }
 
-    fn open_stream(&mut self, id: u16, shape: &Shape, seed: u64) -> Result<Stream, ApiError> {
+    /// Creates one queue pair of a cell, which signals the interrupt `vector` if there is one.
+    pub fn open_stream(
+        &mut self,
+        id: u16,
+        shape: &Shape,
+        seed: u64,
+        vector: Option<u16>,
+    ) -> Result<Stream, ApiError> {
         let workload = Workload::new(shape, self.geometry, seed << 8 | u64::from(id)).ok_or_else(|| {
             ApiError::invalid(format!("a command of {} does not fit the namespace", shape.block_size))
         })?;
@@ -97,7 +104,7 @@ impl Client {
             return Err(ApiError::invalid(format!("the controller's queues are not {depth} deep")));
         }
         let layout = QueueLayout { entries, max_transfer: length as usize };
-        let stream = self.controller.create_queue_pair(id, layout, None).and_then(|queue| {
+        let stream = self.controller.create_queue_pair(id, layout, vector).and_then(|queue| {
             let data = self.controller.memory().allocate(depth as usize * length as usize)?;
             Ok(Stream::new(queue, data, depth, length, workload))
         });

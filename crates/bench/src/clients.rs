@@ -4,19 +4,20 @@
 //! and the I/O of all together. The daemon is a process of its own, and drives are made by its API. A client is a
 //! thread with a connection, a controller and a queue pair, and sleeps until its interrupt as a guest does.
 
-use super::cell::{Drives, QueueDepth, Target};
-use super::client::{Client, Doorbells, trouble};
+use super::cell::{Drives, Mix, QueueDepth, Target};
+use super::client::{Client, Doorbells, Stream, trouble};
 use super::cores::Cores;
 use super::daemon::Daemon;
 use super::histogram::Histogram;
 use super::idle::{memory_bytes, raise_descriptor_limit};
 use super::machine::Machine;
 use super::report::Latency;
+use super::tcp::shape;
 use clap::Args;
 use quanta::Clock;
 use serde::Serialize;
 use sluice_api::client::Client as Api;
-use sluice_host::{Deadline, DmaBuffer, Interrupt, QueueLayout, QueuePair, entry};
+use sluice_host::{Deadline, Interrupt};
 use sluice_spec::DriveSpec;
 use sluice_spec::error::ApiError;
 use sluice_spec::table::Table;
@@ -37,7 +38,7 @@ pub struct ClientArgs {
     /// Seconds of I/O on all drives
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = super::args::seconds)]
     time: Duration,
-    /// Commands that each client has in flight, reads and writes of 4 KiB in turn
+    /// Commands that each client has in flight, random reads and writes of 4 KiB
     #[arg(long, value_name = "COMMANDS", default_value = "8")]
     queue_depth: QueueDepth,
     /// Way in which doorbells reach the reactor
@@ -61,7 +62,7 @@ struct Row {
     clients: u32,
     /// Time of a request that makes a drive, until its answer.
     create: Latency,
-    /// Time from the connection until the interrupt of the first read.
+    /// Time from the connection until the first command has ended.
     attach: Latency,
     /// Memory that each drive adds to the daemon: made, attached, and after I/O.
     created_bytes: u64,
@@ -78,8 +79,6 @@ const SETTLE: Duration = Duration::from_secs(1);
 
 /// Time limit of a command.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-const BLOCK: u32 = 4096;
 
 pub fn run(arguments: &ClientArgs) -> Result<Clients, ApiError> {
     raise_descriptor_limit();
@@ -108,8 +107,8 @@ fn row(clients: u32, arguments: &ClientArgs, runtime: &tokio::runtime::Runtime) 
     };
     let api = Api::new(daemon.api());
     // The first drive makes what all drives share.
-    let mut first = Host::connect(&make(&api, "first", arguments, runtime)?, arguments)?;
-    first.first_read()?;
+    let mut first = Host::connect(&make(&api, "first", arguments, runtime)?, arguments, 0)?;
+    first.first_command()?;
     let before = memory(0)?;
     let (mut create, mut attach) = (Histogram::default(), Histogram::default());
     let mut sockets = Vec::new();
@@ -120,10 +119,10 @@ fn row(clients: u32, arguments: &ClientArgs, runtime: &tokio::runtime::Runtime) 
     }
     let created_bytes = memory(before)? / u64::from(clients);
     let mut hosts = Vec::new();
-    for socket in &sockets {
+    for (seed, socket) in (1..).zip(&sockets) {
         let start = Instant::now();
-        let mut host = Host::connect(socket, arguments)?;
-        host.first_read()?;
+        let mut host = Host::connect(socket, arguments, seed)?;
+        host.first_command()?;
         attach.record(start.elapsed().as_nanos() as u64, 1);
         hosts.push(host);
     }
@@ -173,11 +172,10 @@ fn spec(name: &str, target: &Target) -> Result<DriveSpec, ApiError> {
 
 /// A client with a queue pair.
 struct Host {
-    client: Client,
-    queue: QueuePair,
+    /// Dropped after its queue pair.
+    stream: Stream,
     interrupt: Interrupt,
-    data: DmaBuffer,
-    depth: u32,
+    _client: Client,
 }
 
 /// Result of a client's I/O.
@@ -187,79 +185,61 @@ struct Load {
 }
 
 impl Host {
-    fn connect(socket: &Path, arguments: &ClientArgs) -> Result<Self, ApiError> {
+    fn connect(socket: &Path, arguments: &ClientArgs, seed: u64) -> Result<Self, ApiError> {
         let mut client = Client::connect(socket, arguments.doorbells)?;
         let controller = &mut client.controller;
-        let depth = arguments.queue_depth.0;
-        let mut open = || {
-            controller.set_queue_count(1)?;
-            let interrupt = controller.interrupt(1)?;
-            let queue = controller.create_queue_pair(1, QueueLayout::default(), Some(1))?;
-            let data = controller.memory().allocate(depth as usize * BLOCK as usize)?;
-            Ok((interrupt, queue, data))
-        };
-        let (interrupt, queue, data) = open().map_err(|error: sluice_host::Error| trouble(&error))?;
-        match depth <= queue.depth() {
-            true => Ok(Self { client, queue, interrupt, data, depth }),
-            false => Err(ApiError::invalid(format!("the controller's queues are not {depth} deep"))),
-        }
+        controller.set_queue_count(1).map_err(|error| trouble(&error))?;
+        let interrupt = controller.interrupt(1).map_err(|error| trouble(&error))?;
+        let shape = shape(4096, arguments.queue_depth.0, Mix(50));
+        let stream = client.open_stream(1, &shape, seed, Some(1))?;
+        Ok(Self { stream, interrupt, _client: client })
     }
 
-    fn first_read(&mut self) -> Result<(), ApiError> {
-        let read = entry::read(self.client.geometry.nsid, 0, BLOCK / self.client.geometry.block_size);
-        let cid = self.queue.submit_prp(read, self.data.range(0, BLOCK));
-        let cid = cid.ok_or_else(|| ApiError::internal("a queue that is full without a command"))?;
-        let deadline = Deadline::after(PATIENCE, "a client's first read");
-        let ended = self.queue.wait_for_interrupt(cid, &self.interrupt, &deadline, drop);
-        check(ended.map_err(|error| trouble(&error))?.status())
+    /// Executes one command.
+    fn first_command(&mut self) -> Result<(), ApiError> {
+        self.stream.submit(0);
+        self.finish(&mut |_| ())
     }
 
     /// Keeps the queue busy for this time.
     fn load(&mut self, time: Duration) -> Result<Load, ApiError> {
-        let geometry = self.client.geometry;
-        let blocks = BLOCK / geometry.block_size;
-        let places = geometry.blocks / u64::from(blocks);
-        // Slots of data and times of submission, by the identifiers of the commands.
-        let mut begun = vec![(0, 0); self.queue.depth() as usize + 1];
-        let mut free: Vec<u32> = (0..self.depth).collect();
         let mut latencies = Histogram::default();
         let (clock, start) = (Clock::new(), Instant::now());
-        let (mut number, mut failed) = (0u64, None);
-        loop {
-            let is_over = start.elapsed() >= time;
-            while !is_over && let Some(slot) = free.pop() {
-                let first = number * 7919 % places * u64::from(blocks);
-                let command = match number % 2 {
-                    0 => entry::read(geometry.nsid, first, blocks),
-                    _ => entry::write(geometry.nsid, first, blocks),
-                };
-                number += 1;
-                let cid = self.queue.submit_prp(command, self.data.range((slot * BLOCK) as usize, BLOCK));
-                let cid = cid.ok_or_else(|| ApiError::internal("a queue without a free identifier"))?;
-                begun[usize::from(cid)] = (clock.raw(), slot);
-            }
-            self.queue.ring().map_err(|error| trouble(&error))?;
-            if is_over && self.queue.in_flight() == 0 {
-                return failed.map_or(Ok(Load { latencies, elapsed: start.elapsed() }), Err);
-            }
-            let reaped = self.queue.reap(|completion| {
-                let (at, slot) = begun[usize::from(completion.cid)];
-                latencies.record(clock.delta_as_nanos(at, clock.raw()), 1);
-                free.push(slot);
-                failed = check(completion.status()).err().or(failed.take());
-            });
-            if reaped == 0 {
-                let deadline = Deadline::after(PATIENCE, "a client's command");
-                self.interrupt.wait(&deadline).map_err(|error| trouble(&error))?;
-            }
+        let mut record = |begun| latencies.record(clock.delta_as_nanos(begun, clock.raw()), 1);
+        while start.elapsed() < time {
+            while self.stream.submit(clock.raw()) {}
+            self.turn(&mut record)?;
         }
+        self.finish(&mut record)?;
+        Ok(Load { latencies, elapsed: start.elapsed() })
     }
-}
 
-fn check(status: sluice_nvme::Status) -> Result<(), ApiError> {
-    match status.is_success() {
-        true => Ok(()),
-        false => Err(ApiError::internal(format!("a client's command failed: {status:?}"))),
+    /// Waits for the commands in flight.
+    fn finish(&mut self, each: &mut impl FnMut(u64)) -> Result<(), ApiError> {
+        while !self.stream.is_idle() {
+            self.turn(each)?;
+        }
+        Ok(())
+    }
+
+    /// Rings the doorbells, and takes completions or sleeps until there are some. `each` gets the time at which a command
+    /// began.
+    fn turn(&mut self, each: &mut impl FnMut(u64)) -> Result<(), ApiError> {
+        self.stream.queue.ring().map_err(|error| trouble(&error))?;
+        let (mut reaped, mut failed) = (0, None);
+        self.stream.reap(|completion, begun| {
+            reaped += 1;
+            each(begun);
+            failed = Some(completion.status()).filter(|status| !status.is_success()).or(failed);
+        });
+        if let Some(status) = failed {
+            return Err(ApiError::internal(format!("a client's command failed: {status:?}")));
+        }
+        if reaped == 0 {
+            let deadline = Deadline::after(PATIENCE, "a client's command");
+            self.interrupt.wait(&deadline).map_err(|error| trouble(&error))?;
+        }
+        Ok(())
     }
 }
 
