@@ -9,6 +9,13 @@ use std::sync::Arc;
 
 const ALL: TraceChoice = TraceChoice { every: 1, slow_ns: 0 };
 
+/// Begins a trace.
+fn begin(host: &mut Host, clock: &LatencyClock, choice: TraceChoice) -> Arc<TraceRing> {
+    let ring = Arc::new(TraceRing::new(clock.clone(), choice));
+    host.controller.subsystem.begin_trace(Arc::clone(&ring));
+    ring
+}
+
 /// Returns the commands that wait in a ring.
 fn taken(ring: &TraceRing) -> Vec<TracedCommand> {
     std::iter::from_fn(|| ring.take()).collect()
@@ -20,8 +27,7 @@ fn a_traced_command_has_its_stages_and_its_blocks() {
     let mut host = Host::with_io(&model);
     let (clock, time) = LatencyClock::mock();
     time.increment(1000_u64);
-    let ring = Arc::new(TraceRing::new(clock, ALL));
-    host.controller.subsystem.begin_trace(Arc::clone(&ring));
+    let ring = begin(&mut host, &clock, ALL);
     model.disk().hold = true;
     let buffer = host.allocate(8192);
     time.increment(7_u64);
@@ -47,8 +53,7 @@ fn commands_that_fail_or_have_several_steps_are_traced() {
     let mut host = Host::with_io(&model);
     let (clock, time) = LatencyClock::mock();
     time.increment(1000_u64);
-    let ring = Arc::new(TraceRing::new(clock, ALL));
-    host.controller.subsystem.begin_trace(Arc::clone(&ring));
+    let ring = begin(&mut host, &clock, ALL);
     let buffer = host.allocate(4096);
     let flush = SubmissionEntry { nsid: 1, ..entry(io::FLUSH) };
     let expected = [
@@ -81,8 +86,7 @@ fn histograms_count_traced_commands_like_all_others() {
     let cells = Arc::new(LatencyCells::default());
     host.controller.subsystem.measure_latency(clock.clone(), Arc::clone(&cells));
     for every in [1, 16] {
-        let ring = Arc::new(TraceRing::new(clock.clone(), TraceChoice { every, ..ALL }));
-        host.controller.subsystem.begin_trace(Arc::clone(&ring));
+        let ring = begin(&mut host, &clock, TraceChoice { every, ..ALL });
         let buffer = host.allocate(4096);
         for _ in 0..40 {
             host.submit(1, io_entry(io::READ, 0, 1, buffer));
@@ -100,8 +104,7 @@ fn a_trace_whose_client_is_gone_ends_by_itself() {
     let model = Model::new(64);
     let mut host = Host::with_io(&model);
     let (clock, time) = LatencyClock::mock();
-    let ring = Arc::new(TraceRing::new(clock.clone(), ALL));
-    host.controller.subsystem.begin_trace(Arc::clone(&ring));
+    let ring = begin(&mut host, &clock, ALL);
     let buffer = host.allocate(4096);
     let read = io_entry(io::READ, 0, 1, buffer);
     assert!(host.io(read).is_success());
@@ -110,8 +113,7 @@ fn a_trace_whose_client_is_gone_ends_by_itself() {
     assert!(host.io(read).is_success() && host.io(read).is_success());
     assert_eq!(taken(&ring), []);
     assert_eq!(Arc::strong_count(&ring), 1, "the subsystem holds nothing of it");
-    let ring = Arc::new(TraceRing::new(clock, ALL));
-    host.controller.subsystem.begin_trace(Arc::clone(&ring));
+    let ring = begin(&mut host, &clock, ALL);
     assert!(host.io(read).is_success());
     assert_eq!(taken(&ring).len(), 1);
 }
@@ -121,8 +123,7 @@ fn fast_commands_are_left_out_of_a_trace_of_slow_ones() {
     let model = Model::new(64);
     let mut host = Host::with_io(&model);
     let (clock, time) = LatencyClock::mock();
-    let ring = Arc::new(TraceRing::new(clock, TraceChoice { slow_ns: 500, ..ALL }));
-    host.controller.subsystem.begin_trace(Arc::clone(&ring));
+    let ring = begin(&mut host, &clock, TraceChoice { slow_ns: 500, ..ALL });
     let buffer = host.allocate(4096);
     for ns in [499_u64, 500] {
         model.disk().hold = true;

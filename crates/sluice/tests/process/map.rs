@@ -141,7 +141,7 @@ fn a_table_that_does_not_fit_is_refused() {
         let found = create(&new, keys);
         assert!(found.contains(words) && found.contains(remedy), "{keys}: {found}");
     }
-    // A file has one drive, whatever the chunks.
+    // A file has one drive, also with other chunks.
     let taken = daemon.folder.path().join("mixed-0.img").display().to_string();
     let found = create(&taken, r#""chunk": "1MiB", "chunks": [[0, 2]]"#);
     assert!(found.contains("in use"), "{found}");
