@@ -65,7 +65,7 @@ pub(crate) fn start_at(socket: &Path, first: u64) -> Child {
         .env("FIRST", first.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(Stdio::inherit())
         .spawn()
         .expect("it is there")
 }
