@@ -6,7 +6,7 @@ use super::cores::{self, Cores};
 use super::direct::Direct;
 use super::program;
 use super::scratch::Scratch;
-use sluice_control::config::Settings;
+use sluice_control::config::{Metrics, Settings};
 use sluice_control::drives::{Engine, ReactorCounters, Remembered, Running};
 use sluice_frontend_tcp::Listener;
 use sluice_reactor::{Absence, Local, ReactorHandle};
@@ -78,6 +78,12 @@ impl Server {
         let wiring = Wiring::start(&settings, places.clone())?;
         let key = secret(&folder.join("key"), KEY)?;
         Ok(Self { drives: Vec::new(), listener: None, wiring, places, key, _scratch: scratch })
+    }
+
+    /// Measures the commands of the drives that are opened later.
+    pub(super) fn measured(mut self, metrics: &Metrics) -> Self {
+        self.wiring = self.wiring.with_metrics(metrics);
+        self
     }
 
     /// Opens another drive. Returns its socket.

@@ -140,18 +140,18 @@ impl Slab {
     /// Takes a slot as [`admit`](Self::admit) does, for an entry in the words that were copied out of shared
     /// memory. A copy of the structure just built from the words would stall, because its loads are wider
     /// than those stores.
-    #[inline]
+    #[inline(always)]
     pub fn admit_words(&mut self, entry: [u64; 8], origin: Origin) -> Option<Command> {
         self.admit_with(entry, origin, |_| ())
     }
 
     /// Takes a slot as [`admit_words`](Self::admit_words) does, with a [stamp](Slot::stamp).
-    #[inline]
+    #[inline(always)]
     pub fn admit_stamped(&mut self, entry: [u64; 8], origin: Origin, stamp: u64) -> Option<Command> {
         self.admit_with(entry, origin, |slot| slot.stamp = stamp)
     }
 
-    #[inline]
+    #[inline(always)]
     fn admit_with(
         &mut self,
         entry: [u64; 8],

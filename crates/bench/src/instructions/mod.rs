@@ -137,8 +137,9 @@ impl InstructionArgs {
             && self.target.is_none_or(|target| target == scenario.target)
             && self.function.is_none_or(|function| function == scenario.function)
             && self.classifier.is_none_or(|classifier| classifier == scenario.classifier)
-            && (!(self.latency || self.trace)
-                || (scenario.transport, scenario.side) == (Transport::Pcie, Side::Controller))
+            && (!(self.latency || self.trace) || scenario.side == Side::Controller)
+            && (!self.latency || scenario.transport != Transport::Direct)
+            && (!self.trace || scenario.transport == Transport::Pcie)
     }
 }
 

@@ -16,7 +16,7 @@ use super::scenario::{Function, Operation, Scenario, Side, Target, Transport};
 use nix::sys::ptrace;
 use nix::unistd::gettid;
 use quanta::Clock;
-use sluice_control::config::{Idle, Settings};
+use sluice_control::config::{Idle, Metrics, Settings};
 use sluice_spec::error::ApiError;
 use sluice_spec::size::Size;
 use sluice_spec::{NvmeTcpSpec, Place};
@@ -38,7 +38,7 @@ const SETTLING: Duration = Duration::from_secs(1);
 /// entries of the counted reactor into the kernel.
 pub(super) fn run(scenario: &Scenario) -> Result<(), ApiError> {
     let phase = Phase::default();
-    let (mut controller, host) = (reactor()?, reactor()?);
+    let (mut controller, host) = (reactor(scenario.latency)?, reactor(false)?);
     halt::plant(&host, &phase)?;
     halt::plant(&controller, &phase)?;
     let link = match scenario.transport {
@@ -76,9 +76,11 @@ pub(super) fn run(scenario: &Scenario) -> Result<(), ApiError> {
     controller.close_all()
 }
 
-fn reactor() -> Result<Server, ApiError> {
-    let settings = Settings { idle: Idle { always_poll: true, ..Idle::default() }, ..Settings::default() };
-    Server::start_with(&Cores { reactor: None, host: None }, settings)
+fn reactor(latency: bool) -> Result<Server, ApiError> {
+    let idle = Idle { always_poll: true, ..Idle::default() };
+    let settings = Settings { idle, ..Settings::default() };
+    let metrics = Metrics { latency, ..Metrics::default() };
+    Ok(Server::start_with(&Cores { reactor: None, host: None }, settings)?.measured(&metrics))
 }
 
 fn connect(scenario: &Scenario, host: &Server, controller: &mut Server) -> Result<Direct, ApiError> {

@@ -5,7 +5,6 @@ use crate::command::{Step, compare, copy, dataset, reservation, uncorrectable, v
 use crate::engine::{client_dma, fused, queues, sync, write_cache};
 use crate::jobs::erase;
 use crate::model::{Controller, Subsystem};
-use crate::state::counters::Counted;
 use crate::state::fused::FUSED;
 use crate::state::health::Health;
 use crate::state::identity::Identity;
@@ -46,24 +45,35 @@ impl Controller {
     #[inline(never)]
     fn account_timed(&mut self, subsystem: &mut Subsystem, batch: &mut Vec<Command>) {
         let Some((slab, health, identity, latency)) = subsystem.timed_accounts() else { return };
-        let (now, mut run) = (latency.raw(), Run::none());
-        for command in batch.drain(..) {
-            let mut slot = slab.slot(&command);
-            if !run.has(slot) {
-                end_run(&run, slab, health, latency, now);
-                run = Run::of(slot, slab.number(&command));
-                if is_traced(slot.stamp) {
-                    end_trace(slab, latency, &command, now);
-                    slot = slab.slot(&command);
-                }
+        let now = latency.raw();
+        let mut rest = batch.as_slice();
+        while let [first, others @ ..] = rest {
+            rest = others;
+            let mut slot = slab.slot(first);
+            if is_traced(slot.stamp) {
+                end_trace(slab, latency, first, now);
+                slot = slab.slot(first);
             }
-            match slot.status.is_success() && slot.origin.sq != 0 {
-                true => run.count(slot.request.length),
-                false => self.account_apart(slab, health, identity, latency, &command, now),
+            if !slot.status.is_success() || slot.origin.sq == 0 {
+                self.account_apart(slab, health, identity, latency, first, now);
+                continue;
             }
+            let mut run = Run::of(slot, slab.number(first));
+            while let [next, others @ ..] = rest
+                && let slot = slab.slot(next)
+                && run.has(slot)
+                && slot.status.is_success()
+            {
+                rest = others;
+                run.counted.commands += 1;
+                run.counted.bytes = run.counted.bytes.wrapping_add(slot.request.length);
+            }
+            health.succeeded(run.counted.operation, run.counted.commands, run.counted.bytes);
+            latency.add(&run, now, slab);
+        }
+        while let Some(command) = batch.pop() {
             slab.release(command);
         }
-        end_run(&run, slab, health, latency, now);
     }
 
     /// Counts a command that failed, or that is none of an I/O queue.
@@ -324,16 +334,6 @@ impl Controller {
     }
 }
 
-/// Counts a run of commands that succeeded.
-#[inline(never)]
-fn end_run(run: &Run, slab: &Slab, health: &mut Health, latency: &Latency, now: u64) {
-    let Counted { operation, commands, bytes, .. } = run.counted;
-    if commands > 0 {
-        health.succeeded(operation, commands, bytes);
-        latency.add(run, now, slab);
-    }
-}
-
 /// Measures one command of a host, which is counted elsewhere.
 #[cold]
 fn measure_one(slab: &mut Slab, latency: &Latency, command: &Command) {
@@ -343,9 +343,7 @@ fn measure_one(slab: &mut Slab, latency: &Latency, command: &Command) {
         return;
     }
     if slot.status.is_success() {
-        let mut run = Run::of(slot, slab.number(command));
-        run.count(slot.request.length);
-        latency.add(&run, now, slab);
+        latency.add(&Run::of(slot, slab.number(command)), now, slab);
     } else {
         note_failure(slab, latency, command, now);
     }
@@ -359,12 +357,8 @@ fn measure_one(slab: &mut Slab, latency: &Latency, command: &Command) {
 #[inline(never)]
 fn note_failure(slab: &Slab, latency: &Latency, command: &Command, now: u64) {
     let slot = slab.slot(command);
-    let mut run = Run::of(slot, slab.number(command));
-    run.counted.errors = 1;
-    if slab.entry(command).nsid != u32::from(slot.origin.namespace) + 1 {
-        run.counted.namespace = u8::MAX;
-    }
-    latency.add(&run, now, slab);
+    let known = slab.entry(command).nsid == u32::from(slot.origin.namespace) + 1;
+    latency.add_failed(Run::of(slot, slab.number(command)), known, now, slab);
 }
 
 /// Passes on a traced command whose completion entry was written at `now`.

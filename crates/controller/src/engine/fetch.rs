@@ -133,7 +133,7 @@ impl Controller {
         now_ns: u64,
     ) {
         match subsystem.latency() {
-            None => self.take_io::<false, false>(subsystem, id, count, further, space, now_ns),
+            None => self.take_io::<false, false>(subsystem, id, count, further, space, now_ns, None),
             Some(_) => self.take_measured(subsystem, id, count, further, space, now_ns),
         };
     }
@@ -149,14 +149,15 @@ impl Controller {
         space: &Space,
         now_ns: u64,
     ) -> u32 {
-        let traced = subsystem.sample(count).min(count);
-        if traced > 0 {
+        let mut left = count;
+        if subsystem.is_traced() {
+            let traced = subsystem.sample(count).min(count);
             self.take_traced(subsystem, id, traced, space, now_ns);
+            left -= traced;
         }
-        match count - traced {
-            0 => count,
-            left => self.take_io::<false, true>(subsystem, id, left, further, space, now_ns),
-        }
+        let at = subsystem.latency().map(Latency::now);
+        self.take_io::<false, true>(subsystem, id, left, further, space, now_ns, at);
+        count
     }
 
     /// Takes `count` commands that are traced.
@@ -196,14 +197,16 @@ impl Controller {
         space: &Space,
         now_ns: u64,
     ) -> u32 {
-        self.take_io::<true, true>(subsystem, id, count, further, space, now_ns)
+        let at = subsystem.latency().map(Latency::now);
+        self.take_io::<true, true>(subsystem, id, count, further, space, now_ns, at)
     }
 
     /// Takes `count` commands, and prefetches the `further` entries behind them. Their lines are on the way
     /// while these commands are worked on, never more at once than the cache can wait for. Returns the number
-    /// of commands taken: all of them unless the queues are split (`REMOTE`). With `TIMED` the commands get stamps,
-    /// which are zero if latency is not measured.
+    /// of commands taken: all of them unless the queues are split (`REMOTE`). With `TIMED` the commands get stamps of
+    /// the [time](Latency::now) `at`, or zeros.
     #[inline]
+    #[expect(clippy::too_many_arguments, reason = "inlined; a structure of them costs instructions")]
     fn take_io<const REMOTE: bool, const TIMED: bool>(
         &mut self,
         subsystem: &mut Subsystem,
@@ -212,6 +215,7 @@ impl Controller {
         further: u32,
         space: &Space,
         now_ns: u64,
+        at: Option<u64>,
     ) -> u32 {
         let Self { sqs, cqs, features, client_dma, remote_groups, .. } = self;
         let Some(sq) = &mut sqs[usize::from(id)] else { return 0 };
@@ -220,7 +224,6 @@ impl Controller {
         {
             cq.prefetch(count, further);
         }
-        let at = if TIMED { subsystem.latency().map(Latency::now) } else { None };
         let (is_timed, at) = (at.is_some(), at.unwrap_or_default());
         let mut intake = Intake { subsystem, space, features, client_dma, now_ns };
         for taken in 0..count {

@@ -164,8 +164,13 @@ impl Subsystem {
         self.latency = self.latency.take().and_then(|mut it| it.set_tracer(None).then_some(it));
     }
 
-    /// Returns the number of commands at the head of a batch that are traced.
+    /// Returns whether some commands are traced.
     #[inline]
+    pub(crate) fn is_traced(&self) -> bool {
+        self.latency.as_ref().is_some_and(|latency| latency.tracer().is_some())
+    }
+
+    /// Returns the number of commands at the head of a batch that are traced.
     pub(crate) fn sample(&mut self, count: u32) -> u32 {
         match self.latency.as_mut().map(|latency| latency.sample(count)) {
             None => 0,

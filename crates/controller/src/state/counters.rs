@@ -46,18 +46,21 @@ impl CountCells {
         CommandCounts { commands, errors, bytes_read, bytes_written }
     }
 
+    /// Counts commands that succeeded.
     #[inline]
     fn add(&self, run: &Counted) {
-        add(&self.commands, run.commands + run.errors);
-        if run.errors > 0 {
-            add(&self.errors, run.errors);
+        add(&self.commands, run.commands);
+        match run.operation {
+            Operation::Read => add(&self.bytes[0], run.bytes),
+            Operation::Write => add(&self.bytes[1], run.bytes),
+            _ => {}
         }
-        let bytes = match run.operation {
-            Operation::Read => &self.bytes[0],
-            Operation::Write => &self.bytes[1],
-            _ => return,
-        };
-        add(bytes, run.bytes);
+    }
+
+    /// Counts commands that failed.
+    fn add_failed(&self, commands: u64) {
+        add(&self.commands, commands);
+        add(&self.errors, commands);
     }
 }
 
@@ -76,6 +79,7 @@ struct NamespaceCells {
 /// Counters of the namespaces and queues of a subsystem. Parts without commands use no memory.
 #[derive(Debug)]
 pub(crate) struct DetailCells {
+    /// Namespaces, and behind them the commands of none.
     namespaces: Box<[NamespaceCells]>,
     queues: Box<[CountCells]>,
 }
@@ -88,42 +92,52 @@ pub struct QueueCounts {
     pub counts: CommandCounts,
 }
 
-/// Successful and failed commands of one queue, namespace and operation.
+/// Commands of one queue, namespace and operation that succeeded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
     pub(crate) controller: u8,
     pub(crate) queue: u16,
-    /// Number of the namespace, counted from zero.
+    /// Number of the namespace, counted from zero; [`NO_NAMESPACE`] for commands of none.
     pub(crate) namespace: u8,
     pub(crate) operation: Operation,
     pub(crate) commands: u64,
-    pub(crate) errors: u64,
     pub(crate) bytes: u64,
 }
+
+/// Number of the cells for commands of no namespace.
+pub(crate) const NO_NAMESPACE: u8 = NAMESPACES_MAX as u8;
 
 impl DetailCells {
     /// Creates counters. Without memory there are none.
     pub(crate) fn new() -> Self {
-        let namespaces = FromZeros::new_box_zeroed_with_elems(NAMESPACES_MAX).unwrap_or_default();
+        let namespaces = FromZeros::new_box_zeroed_with_elems(NAMESPACES_MAX + 1).unwrap_or_default();
         let queues = FromZeros::new_box_zeroed_with_elems(QUEUES).unwrap_or_default();
         Self { namespaces, queues }
     }
 
-    /// Counts commands, and their times if they have one: the index of the histogram, and nanoseconds.
+    fn queue(&self, run: &Counted) -> Option<&CountCells> {
+        self.queues.get(usize::from(run.controller) * QUEUES_OF_EACH + usize::from(run.queue))
+    }
+
+    /// Counts commands that succeeded, and returns the histogram of their namespace with this index.
     #[inline]
-    pub(crate) fn add(&self, run: &Counted, time: Option<(usize, u64)>) {
-        let queue = usize::from(run.controller) * QUEUES_OF_EACH + usize::from(run.queue);
-        if let Some(cells) = self.queues.get(queue) {
+    pub(crate) fn add(&self, run: &Counted, histogram: usize) -> Option<&Cells> {
+        if let Some(cells) = self.queue(run) {
             cells.add(run);
         }
-        if let Some(cells) = self.namespaces.get(usize::from(run.namespace)) {
-            cells.counts.add(run);
-            if let Some((histogram, ns)) = time
-                && let Some(histogram) = cells.histograms.get(histogram)
-            {
-                histogram.add(ns, run.commands + run.errors);
-            }
+        let cells = self.namespaces.get(usize::from(run.namespace))?;
+        cells.counts.add(run);
+        cells.histograms.get(histogram)
+    }
+
+    /// Counts commands that failed, and returns the histogram of their namespace with this index.
+    pub(crate) fn add_failed(&self, run: &Counted, histogram: usize) -> Option<&Cells> {
+        if let Some(cells) = self.queue(run) {
+            cells.add_failed(run.commands);
         }
+        let cells = self.namespaces.get(usize::from(run.namespace))?;
+        cells.counts.add_failed(run.commands);
+        cells.histograms.get(histogram)
     }
 
     /// Adds the counters of the namespaces that have had commands, by their index.
@@ -134,6 +148,12 @@ impl DetailCells {
     /// Returns the histograms of a namespace.
     pub(crate) fn histograms(&self, index: usize) -> Option<&[Cells; 4]> {
         self.namespaces.get(index).map(|cells| &cells.histograms)
+    }
+
+    /// Returns the histograms of all commands: of each namespace, and of none.
+    pub(crate) fn all_histograms(&self) -> impl Iterator<Item = &[Cells; 4]> {
+        let used = self.namespaces.iter().filter(|cells| cells.counts.commands.load(Relaxed) > 0);
+        used.map(|cells| &cells.histograms)
     }
 
     /// Adds the counters of the queues that have had commands.

@@ -4,12 +4,13 @@
 //! their entries are written. A command carries a stamp: the clock at its fetch, whether it is traced, and its opcode.
 //! Commands of a batch mostly have the same stamp and are counted together.
 
-use crate::state::counters::{CommandCounts, Counted, DetailCells, QueueCounts};
+use crate::state::counters::{CommandCounts, Counted, DetailCells, NO_NAMESPACE, QueueCounts};
 use crate::state::limits::NAMESPACES_MAX;
 use crate::state::slow::{SlowCommand, Slowest};
 use crate::state::trace::{Sample, Tracer};
 use quanta::Clock;
-use sluice_command::{LayerCounters, Operation, Origin, Slab, Slot};
+use sluice_command::{LayerCounters, Origin, Slab, Slot};
+use sluice_nvme::SubmissionEntry;
 use sluice_nvme::opcode::io as opcode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -92,12 +93,6 @@ pub(crate) struct Cells {
     counts: [AtomicU64; LATENCY_BUCKETS],
 }
 
-impl Default for Cells {
-    fn default() -> Self {
-        Self { sum_ns: AtomicU64::new(0), counts: [const { AtomicU64::new(0) }; LATENCY_BUCKETS] }
-    }
-}
-
 impl Cells {
     #[inline]
     pub(crate) fn add(&self, ns: u64, commands: u64) {
@@ -114,7 +109,6 @@ impl Cells {
 /// Histograms and counters of the commands of one subsystem, which its reactor writes and any thread reads.
 #[derive(Debug)]
 pub struct LatencyCells {
-    operations: [Cells; TimedOperation::ALL.len()],
     /// Time from which on a command is slow.
     slow_ns: u64,
     slow: AtomicU64,
@@ -143,9 +137,8 @@ impl LatencyCells {
     /// Creates histograms. Commands that take `slow_ns` or longer are noted.
     #[must_use]
     pub fn new(slow_ns: u64) -> Self {
-        let operations = TimedOperation::ALL.map(|_| Cells::default());
         let (slow, slowest, detail) = (AtomicU64::new(0), Slowest::default(), DetailCells::new());
-        Self { operations, slow_ns, slow, slowest, detail, layers: None }
+        Self { slow_ns, slow, slowest, detail, layers: None }
     }
 
     /// Returns the number of slow commands.
@@ -158,11 +151,11 @@ impl LatencyCells {
         self.slowest.take()
     }
 
-    /// Returns the sums of these histograms by operation.
+    /// Returns the sums of these histograms by operation, over all namespaces.
     pub fn sums<'a>(all: impl IntoIterator<Item = &'a Self>) -> Vec<OperationLatency> {
         let mut sums = no_times();
-        for cells in all {
-            sums.iter_mut().zip(&cells.operations).for_each(|(sum, cells)| cells.add_to(sum));
+        for histograms in all.into_iter().flat_map(|cells| cells.detail.all_histograms()) {
+            sums.iter_mut().zip(histograms).for_each(|(sum, cells)| cells.add_to(sum));
         }
         sums
     }
@@ -223,51 +216,33 @@ pub(crate) struct Latency {
     tracer: Option<Tracer>,
 }
 
-/// Commands of a batch that were fetched together, from one queue and for one namespace, and that are not counted yet.
+/// Commands that were fetched together, from one queue and for one namespace, and that end together.
 #[derive(Debug)]
 pub(crate) struct Run {
     stamp: u64,
     pub(crate) counted: Counted,
-    /// Slot and CID of the first one.
+    /// Slot of the first one.
     number: usize,
-    cid: u16,
 }
 
 impl Run {
-    /// Returns a run that has no command.
-    pub(crate) fn none() -> Self {
-        // No command of a host has this queue.
-        Self::with(&Origin::LAYER, 0, Operation::Flush, 0)
-    }
-
-    /// Begins a run without its first command.
-    #[inline]
+    /// Begins a run with this command, which may be traced.
+    #[inline(always)]
     pub(crate) fn of(slot: &Slot, number: usize) -> Self {
-        Self::with(&slot.origin, slot.stamp & !TRACED, slot.request.operation, number)
-    }
-
-    #[inline]
-    fn with(origin: &Origin, stamp: u64, operation: Operation, number: usize) -> Self {
-        let Origin { controller, sq: queue, namespace, cid, .. } = *origin;
-        let counted = Counted { controller, queue, namespace, operation, commands: 0, errors: 0, bytes: 0 };
-        Self { stamp, counted, number, cid }
+        let Origin { controller, sq: queue, namespace, .. } = slot.origin;
+        let (operation, bytes) = (slot.request.operation, slot.request.length);
+        let counted = Counted { controller, queue, namespace, operation, commands: 1, bytes };
+        Self { stamp: slot.stamp & !TRACED, counted, number }
     }
 
     /// Returns whether a command belongs to this run. A traced one never does.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn has(&self, slot: &Slot) -> bool {
         let Counted { queue, namespace, operation, .. } = self.counted;
         slot.stamp == self.stamp
             && slot.request.operation == operation
             && slot.origin.sq == queue
             && slot.origin.namespace == namespace
-    }
-
-    /// Counts a command that succeeded.
-    #[inline]
-    pub(crate) fn count(&mut self, bytes: u64) {
-        self.counted.commands += 1;
-        self.counted.bytes = self.counted.bytes.wrapping_add(bytes);
     }
 
     fn opcode(&self) -> u8 {
@@ -323,18 +298,39 @@ impl Latency {
         self.clock.raw()
     }
 
-    /// Counts the commands of a run, which ended at `now`.
+    /// Counts the commands of a run, which succeeded and ended at `now`.
+    #[inline(always)]
     pub(crate) fn add(&self, run: &Run, now: u64, slab: &Slab) {
-        let Some(cells) = &self.cells else { return };
-        let commands = run.counted.commands + run.counted.errors;
-        if run.stamp == 0 {
-            return cells.detail.add(&run.counted, None);
+        if let Some(cells) = &self.cells {
+            let operation = TimedOperation::of(run.opcode()) as usize;
+            self.add_time(cells, cells.detail.add(&run.counted, operation), run, now, slab);
         }
-        let (ns, operation) = (self.ns(run.stamp, now), TimedOperation::of(run.opcode()) as usize);
-        cells.operations[operation].add(ns, commands);
-        cells.detail.add(&run.counted, Some((operation, ns)));
+    }
+
+    /// Counts a command that failed and ended at `now`; `known` if it named its namespace.
+    #[cold]
+    pub(crate) fn add_failed(&self, mut run: Run, known: bool, now: u64, slab: &Slab) {
+        if !known {
+            run.counted.namespace = NO_NAMESPACE;
+        }
+        if let Some(cells) = &self.cells {
+            let operation = TimedOperation::of(run.opcode()) as usize;
+            self.add_time(cells, cells.detail.add_failed(&run.counted, operation), &run, now, slab);
+        }
+    }
+
+    #[inline(always)]
+    fn add_time(&self, cells: &LatencyCells, histogram: Option<&Cells>, run: &Run, now: u64, slab: &Slab) {
+        // A command that began before the measurement has no stamp.
+        if run.stamp == 0 {
+            return;
+        }
+        let ns = self.ns(run.stamp, now);
+        if let Some(histogram) = histogram {
+            histogram.add(ns, run.counted.commands);
+        }
         if ns >= cells.slow_ns {
-            note_slow(cells, run, ns, commands, slab);
+            note_slow(cells, slab.entry_of_number(run.number), run.counted.queue, run.counted.commands, ns);
         }
     }
 
@@ -348,10 +344,10 @@ impl Latency {
 }
 
 #[cold]
-fn note_slow(cells: &LatencyCells, run: &Run, ns: u64, commands: u64, slab: &Slab) {
+#[inline(never)]
+fn note_slow(cells: &LatencyCells, first: &SubmissionEntry, queue: u16, commands: u64, ns: u64) {
     add(&cells.slow, commands);
-    let command = SlowCommand::of(run.counted.queue, run.cid, slab.entry_of_number(run.number));
-    cells.slowest.note(SlowCommand { ns, ..command });
+    cells.slowest.note(SlowCommand { ns, ..SlowCommand::of(queue, first.cid, first) });
 }
 
 /// Returns the stamp of a command that was fetched at this [time](Latency::now).
@@ -368,6 +364,7 @@ pub(crate) fn traced_stamp(now: u64, opcode: u8) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluice_command::Operation;
     use std::time::Duration;
 
     #[test]
@@ -394,10 +391,9 @@ mod tests {
 
     /// Returns a run of so many commands.
     fn run(at: u64, opcode: u8, commands: u64) -> Run {
-        let origin = Origin { sq: 1, ..Origin::default() };
-        let mut run = Run::with(&origin, stamp(at, opcode), Operation::Read, 0);
-        (0..commands).for_each(|_| run.count(512));
-        run
+        let (controller, queue, namespace, operation) = (0, 1, 0, Operation::Read);
+        let counted = Counted { controller, queue, namespace, operation, commands, bytes: 512 * commands };
+        Run { stamp: stamp(at, opcode), counted, number: 0 }
     }
 
     #[test]

@@ -71,6 +71,15 @@ fn every_io_command_counts_once_and_no_other_does() {
         assert_eq!(host.reap_all(1).len(), 40);
     }
     assert_eq!(counted(&cells), [801, 1, 1, 3]);
+    // The drive counts a command for a namespace that does not exist, and no namespace does.
+    let nowhere = SubmissionEntry { nsid: 9, ..io_entry(io::READ, 0, 1, buffer) };
+    assert!(!host.io(nowhere).is_success());
+    assert_eq!(counted(&cells), [802, 1, 1, 3]);
+    let namespaces = LatencyCells::namespaces([&*cells]);
+    let [(1, counts, times)] = &namespaces[..] else { panic!("{namespaces:?}") };
+    assert_eq!((counts.commands, counts.errors), (806, 2));
+    assert_eq!(times.iter().map(|time| time.counts.iter().sum::<u64>()).sum::<u64>(), 806);
+    assert_eq!(LatencyCells::queues([&*cells])[0].counts.commands, 807);
 }
 
 #[test]
