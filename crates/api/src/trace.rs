@@ -5,7 +5,7 @@ use super::line_stream::{LineAnswer, LineSource, Next, lines, stream};
 use super::routes::App;
 use axum::extract::{Path, Query, State};
 use serde::Deserialize;
-use sluice_control::drives::{DriveTrace, Drives, TraceView};
+use sluice_control::drives::{DriveTrace, Drives, TRACE_EVERY, TraceView};
 use sluice_spec::error::ApiError;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ struct TraceQuery {
     /// Only commands that took so many microseconds or longer.
     #[serde(default)]
     slow_us: u64,
-    /// Number of commands of which the first is traced; after a millisecond without a traced one, the next. Without it, 128.
+    /// Number of commands of which the first is traced; after a millisecond without a traced one, the next. Without it, 512.
     #[serde(default = "every")]
     every: u32,
 }
@@ -48,7 +48,7 @@ fn seconds() -> u64 {
 }
 
 fn every() -> u32 {
-    128
+    TRACE_EVERY
 }
 
 #[utoipa::path(get, path = "/v1/drives/{name}/trace", tag = "drives", summary = "Trace single commands of a drive, one JSON object a line",

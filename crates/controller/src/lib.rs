@@ -57,5 +57,5 @@ pub use state::reservation::{
 pub use state::sanitize::{SanitizeRecord, SanitizeState};
 pub use state::slow::SlowCommand;
 pub use state::sync::Synced;
-pub use state::trace::{TRACE_ENTRIES, TRACE_LEASE_NS, TraceChoice, TraceRing, TracedCommand};
+pub use state::trace::{TRACE_ENTRIES, TRACE_EVERY, TRACE_LEASE_NS, TraceChoice, TraceRing, TracedCommand};
 pub use state::uncorrectable::UNCORRECTABLE_RANGES_MAX;

@@ -184,7 +184,7 @@ impl Running for WiredDrive {
     }
 
     fn begin_trace(&self, choice: TraceChoice) -> Result<Arc<TraceRing>, ApiError> {
-        // Queue groups come back first: a trace is of the drive's own reactor.
+        // Queue groups come back first, and stay: a trace is of the drive's own reactor.
         let start = |ring| self.execute(move |drive, _| drive.subsystem_mut().begin_trace(ring));
         self.latency.begin_trace(choice, start)
     }

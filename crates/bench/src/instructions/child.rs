@@ -15,7 +15,7 @@ use nix::sys::ptrace;
 use quanta::Clock;
 use sluice_command::{Layer, StackBuilder};
 use sluice_controller::{
-    Attached, Config, Identity, LatencyClock, Namespace, NamespaceConfig, TraceChoice, TraceRing,
+    Attached, Config, Identity, LatencyClock, Namespace, NamespaceConfig, TRACE_EVERY, TraceChoice, TraceRing,
 };
 use sluice_functions::{Delay, DelayConfig, Fault, Pass, PassConfig, Qos, QosLimits};
 use sluice_host::{
@@ -205,7 +205,7 @@ fn controller(scenario: &Scenario) -> Result<Attached, ApiError> {
     }
     if scenario.trace {
         // The clock stands still: no command is traced for the time that has passed.
-        let choice = TraceChoice { every: 128, slow_ns: 0 };
+        let choice = TraceChoice { every: TRACE_EVERY, slow_ns: 0 };
         attached.subsystem.begin_trace(Arc::new(TraceRing::new(LatencyClock::mock().0, choice)));
     }
     Ok(attached)

@@ -65,7 +65,7 @@ pub struct InstructionArgs {
     /// Turns of controllers that measure how long commands take, and nothing else
     #[arg(long)]
     latency: bool,
-    /// Turns of controllers that trace one command of 128, and nothing else
+    /// Turns of controllers that trace one command of 512, and nothing else
     #[arg(long)]
     trace: bool,
 }

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use sluice_controller::FETCH_MAX;
+use sluice_controller::{FETCH_MAX, TRACE_EVERY};
 use sluice_spec::error::ApiError;
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub struct Scenario {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub latency: bool,
-    /// Whether commands are traced, one of 128.
+    /// Whether commands are traced: the first one of those that are counted.
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub trace: bool,
@@ -195,9 +195,11 @@ impl Scenario {
     }
 
     /// Returns the number of counted turns. There are more of short ones, to see whether they are all alike. Of writes
-    /// that allocate there are 50, since credit is requested for one of 25.
+    /// that allocate there are 50, since credit is requested for one of 25. Of a trace there are so many that one command
+    /// is traced.
     pub fn turns(&self) -> u32 {
         match self.operation {
+            _ if self.trace => (TRACE_EVERY / self.batch).max(2),
             Operation::Allocate => 50_u32.div_ceil(self.batch),
             Operation::Read | Operation::Write | Operation::Flush => (16 / self.batch).max(2),
         }

@@ -66,7 +66,7 @@ pub use reload::Reloaded;
 pub use storage::Insist;
 pub use storage::random as new_identity;
 pub use target::{BACK_S, FirmwareOrder, MaintenanceView, TargetState, TargetView, differs};
-pub use trace::{DriveTrace, TraceView};
+pub use trace::{DriveTrace, TRACE_EVERY, TraceView};
 pub use upgrade::{HandedOver, Upgrade, Upgraded};
 pub use view::{DriveState, DriveView, NamespaceView, Origin, QueueView, RecallView};
 

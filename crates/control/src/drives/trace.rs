@@ -2,6 +2,7 @@
 
 use super::Drives;
 use serde::{Deserialize, Serialize};
+pub use sluice_controller::TRACE_EVERY;
 use sluice_controller::{TraceChoice, TraceRing, TracedCommand};
 use sluice_spec::error::ApiError;
 use std::sync::Arc;

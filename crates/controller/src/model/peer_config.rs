@@ -4,7 +4,9 @@ use crate::model::namespace::NamespaceConfig;
 use crate::model::{Controller, Namespace, Subsystem};
 use crate::state::doorbells::DoorbellMode;
 use crate::state::identity::Identity;
+use crate::state::latency::Latency;
 use crate::state::registers::State;
+use crate::state::trace::Tracer;
 use sluice_command::Passthrough;
 use std::fmt;
 
@@ -52,6 +54,9 @@ impl Subsystem {
             || !self.jobs.orders.are_none();
         if is_busy {
             return Err(CannotMigrate("the drive is busy with something that takes all of its queues"));
+        }
+        if self.latency().and_then(Latency::tracer).is_some_and(Tracer::is_on) {
+            return Err(CannotMigrate("its commands are traced"));
         }
         if self.jobs.losses.are_unreported() {
             return Err(CannotMigrate("the host was not notified yet that acknowledged writes were lost"));

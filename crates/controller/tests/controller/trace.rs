@@ -2,7 +2,9 @@
 
 use crate::host::{Host, entry, io as io_entry};
 use crate::model::Model;
-use sluice_controller::{LatencyCells, LatencyClock, TRACE_LEASE_NS, TraceChoice, TraceRing, TracedCommand};
+use sluice_controller::{
+    CannotMigrate, LatencyCells, LatencyClock, TRACE_LEASE_NS, TraceChoice, TraceRing, TracedCommand,
+};
 use sluice_nvme::opcode::io;
 use sluice_nvme::{Status, SubmissionEntry};
 use std::sync::Arc;
@@ -138,4 +140,20 @@ fn fast_commands_are_left_out_of_a_trace_of_slow_ones() {
     }
     let found: Vec<_> = taken(&ring).iter().map(|it| it.completed_ns).collect();
     assert_eq!(found, [500, 500]);
+}
+
+#[test]
+fn the_queues_of_a_traced_drive_stay_until_the_trace_is_over() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    let (clock, time) = LatencyClock::mock();
+    let migrate = |host: &Host| host.controller.subsystem.peer_config().map(drop);
+    let ring = begin(&mut host, &clock, ALL);
+    assert_eq!(migrate(&host), Err(CannotMigrate("its commands are traced")));
+    time.increment(TRACE_LEASE_NS);
+    assert_eq!(migrate(&host), Ok(()));
+    ring.renew();
+    assert!(migrate(&host).is_err());
+    ring.end();
+    assert_eq!(migrate(&host), Ok(()));
 }

@@ -3,7 +3,7 @@
 use super::converse;
 use clap::Args;
 use sluice_api::client::{Client, segment};
-use sluice_control::drives::TraceView;
+use sluice_control::drives::{TRACE_EVERY, TraceView};
 use sluice_spec::error::ApiError;
 use sluice_spec::output::{Form, Output};
 
@@ -22,7 +22,7 @@ pub(super) struct TraceArgs {
     /// Only commands that took so many microseconds or longer; looks at every command if --every is not given
     #[arg(long, value_name = "US", default_value_t = 0)]
     slow: u64,
-    /// Trace one command of so many, by default of 128, and the next one after a millisecond without any
+    /// Trace one command of so many, by default of 512, and the next one after a millisecond without any
     #[arg(long, value_name = "COMMANDS")]
     every: Option<u32>,
     /// Print a JSON object for each command, as -o json does
@@ -34,7 +34,7 @@ pub(super) struct TraceArgs {
 pub(super) fn run(arguments: &TraceArgs, form: Form, client: &Client) -> Result<(), ApiError> {
     let TraceArgs { drive, count, seconds, slow, every, json } = arguments;
     let form = if *json { Form::Json } else { form };
-    let every = every.unwrap_or(if *slow > 0 { 1 } else { 128 });
+    let every = every.unwrap_or(if *slow > 0 { 1 } else { TRACE_EVERY });
     let (drive, seconds) = (segment(drive), seconds.unwrap_or(DAY));
     let mut path = format!("/v1/drives/{drive}/trace?slow_us={slow}&every={every}&seconds={seconds}");
     if let Some(count) = count {

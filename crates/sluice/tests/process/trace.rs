@@ -1,6 +1,7 @@
 //! Single commands with the times of their stages.
 
 use crate::common::{BINARY, Daemon, namespace, wait_for};
+use crate::groups::of_two_reactors;
 use crate::programs::{COUNTING, compile};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -27,6 +28,10 @@ fn lines(child: &mut Child) -> Vec<String> {
     found
 }
 
+fn parsed(line: &str) -> serde_json::Value {
+    serde_json::from_str(line).expect("JSON")
+}
+
 #[test]
 fn commands_are_shown_with_the_times_of_their_stages() {
     let daemon = Daemon::start(DRIVE);
@@ -37,7 +42,6 @@ fn commands_are_shown_with_the_times_of_their_stages() {
     disk.read(16, &mut [0; 8192]).expect("it is in range");
     let found = lines(&mut child);
     let [write, read] = &found[..] else { panic!("{found:?}") };
-    let parsed = |line: &str| serde_json::from_str::<serde_json::Value>(line).expect("JSON");
     let (write, read) = (parsed(write), parsed(read));
     assert_eq!(
         (&write["operation"], &write["slba"], &write["blocks"]),
@@ -112,4 +116,22 @@ fn the_verdict_of_a_classifier_has_a_time() {
     let command: serde_json::Value = serde_json::from_str(&found[0]).expect("JSON");
     let time = |key: &str| command[key].as_u64();
     assert!(time("classified_ns").is_some() && time("classified_ns") <= time("sent_ns"), "{command}");
+}
+
+#[test]
+fn a_trace_goes_on_when_its_drive_moves_and_its_queues_stay_together() {
+    let daemon = of_two_reactors("1MiB", "");
+    let mut host = daemon.host("disk");
+    let mut disk = namespace(&mut host, 1);
+    let mut child = start(&daemon, &["disk", "--count", "3", "--json", "--every", "1"]);
+    disk.write(0, &[1; 512]).expect("it is in range");
+    let said = daemon.fails(&["drive", "move", "disk", "--queue", "1", "--reactor", "1"]);
+    assert!(said.contains("its commands are traced"), "{said}");
+    for (reactor, block) in [("1", 1), ("0", 2)] {
+        daemon.ok(&["drive", "move", "disk", "--reactor", reactor]);
+        disk.write(block, &[1; 512]).expect("it is in range");
+    }
+    let blocks: Vec<_> = lines(&mut child).iter().map(|line| parsed(line)["slba"].as_u64()).collect();
+    assert_eq!(blocks, [Some(0), Some(1), Some(2)]);
+    daemon.ok(&["drive", "move", "disk", "--queue", "1", "--reactor", "1"]);
 }
