@@ -45,34 +45,34 @@ impl Controller {
     #[inline(never)]
     fn account_timed(&mut self, subsystem: &mut Subsystem, batch: &mut Vec<Command>) {
         let Some((slab, health, identity, latency)) = subsystem.timed_accounts() else { return };
-        let now = latency.raw();
-        let mut rest = batch.as_slice();
-        while let [first, others @ ..] = rest {
-            rest = others;
-            let mut slot = slab.slot(first);
+        let (now, mut ended) = (latency.raw(), batch.drain(..));
+        let mut next = ended.next();
+        while let Some(first) = next {
+            let mut slot = slab.slot(&first);
             if is_traced(slot.stamp) {
-                end_trace(slab, latency, first, now);
-                slot = slab.slot(first);
+                end_trace(slab, latency, &first, now);
+                slot = slab.slot(&first);
             }
             if !slot.status.is_success() || slot.origin.sq == 0 {
-                self.account_apart(slab, health, identity, latency, first, now);
+                self.account_apart(slab, health, identity, latency, &first, now);
+                slab.release(first);
+                next = ended.next();
                 continue;
             }
-            let mut run = Run::of(slot, slab.number(first));
-            while let [next, others @ ..] = rest
-                && let slot = slab.slot(next)
-                && run.has(slot)
-                && slot.status.is_success()
-            {
-                rest = others;
+            let mut run = Run::of(slot, slab.number(&first));
+            slab.release(first);
+            next = loop {
+                let Some(command) = ended.next() else { break None };
+                let slot = slab.slot(&command);
+                if !run.has(slot) || !slot.status.is_success() {
+                    break Some(command);
+                }
                 run.counted.commands += 1;
                 run.counted.bytes = run.counted.bytes.wrapping_add(slot.request.length);
-            }
+                slab.release(command);
+            };
             health.succeeded(run.counted.operation, run.counted.commands, run.counted.bytes);
             latency.add(&run, now, slab);
-        }
-        while let Some(command) = batch.pop() {
-            slab.release(command);
         }
     }
 

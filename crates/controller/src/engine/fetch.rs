@@ -205,7 +205,7 @@ impl Controller {
     /// while these commands are worked on, never more at once than the cache can wait for. Returns the number
     /// of commands taken: all of them unless the queues are split (`REMOTE`). With `TIMED` the commands get stamps of
     /// the [time](Latency::now) `at`, or zeros.
-    #[inline]
+    #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "inlined; a structure of them costs instructions")]
     fn take_io<const REMOTE: bool, const TIMED: bool>(
         &mut self,
