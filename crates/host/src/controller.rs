@@ -209,15 +209,24 @@ impl Controller {
         self.wait(cid)
     }
 
-    /// Sends an admin command as it is, and waits for it for at most `limit`. Its status may be any.
-    pub fn command_within(
-        &mut self,
-        entry: SubmissionEntry,
-        limit: Duration,
-    ) -> Result<CompletionEntry, Error> {
+    /// Sends an admin command that may take long, and does not wait for it. Others can be sent meanwhile.
+    ///
+    /// # Errors
+    /// The device is gone, or an earlier such command is not complete.
+    pub fn begin_long(&mut self, entry: SubmissionEntry) -> Result<(), Error> {
+        if self.events.has_long() {
+            return Err(Error::Unsupported("a second long command"));
+        }
         let cid = self.submit(entry)?;
-        let deadline = Deadline::after(limit, "the completion of an admin command");
-        self.admin.wait(cid, &deadline, |other| self.events.keep(other))
+        self.events.begin_long(cid);
+        Ok(())
+    }
+
+    /// Returns the completion of the long command, of any status, if it has come. Does not wait.
+    pub fn poll_long(&mut self) -> Result<Option<CompletionEntry>, Error> {
+        self.admin.reap(|completion| self.events.keep(completion));
+        self.admin.ring()?;
+        Ok(self.events.take_long())
     }
 
     /// Sends an admin command as it is. An error if its status is not success.

@@ -30,14 +30,32 @@ impl AsyncEvent {
 pub(crate) struct AsyncEvents {
     requests: Vec<u16>,
     arrived: VecDeque<CompletionEntry>,
+    /// Identifier of a command that takes long, and its completion.
+    long: Option<u16>,
+    long_completion: Option<CompletionEntry>,
 }
 
 impl AsyncEvents {
-    /// Keeps the completion of a request, and drops any other, which is not waited for any more.
+    pub(crate) fn has_long(&self) -> bool {
+        self.long.is_some()
+    }
+
+    pub(crate) fn begin_long(&mut self, cid: u16) {
+        (self.long, self.long_completion) = (Some(cid), None);
+    }
+
+    pub(crate) fn take_long(&mut self) -> Option<CompletionEntry> {
+        self.long_completion.take()
+    }
+
+    /// Keeps the completion of a request or of the long command, and drops any other, which is not waited for
+    /// any more.
     pub(crate) fn keep(&mut self, completion: CompletionEntry) {
         if let Some(index) = self.requests.iter().position(|cid| *cid == completion.cid) {
             self.requests.swap_remove(index);
             self.arrived.push_back(completion);
+        } else if self.long == Some(completion.cid) {
+            (self.long, self.long_completion) = (None, Some(completion));
         }
     }
 }

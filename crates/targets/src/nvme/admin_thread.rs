@@ -14,7 +14,7 @@ use super::port::{Generation, Link, Port, RangeRequest, ThreadEvent, ThreadReque
 use super::previous_peer::PreviousPeer;
 use super::raw::{AdminRequest, brings_data};
 use super::{Address, NvmeControl};
-use crate::remote::maintenance::{ATTEMPT_PAUSE, Maintained, Order, PendingReset};
+use crate::remote::orders::{Maintained, Order, PendingCommit, PendingReset};
 use crate::remote::{EventRequests, Incompatible, LogLimit, NamespaceInfo, Notifier, Present, Retry};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_host::{
@@ -22,6 +22,7 @@ use sluice_host::{
 };
 use sluice_memory::MemoryFile;
 use sluice_nvme::{Cns, PAGE_SIZE, Status};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, TrySendError, channel};
 use std::time::{Duration, Instant};
@@ -60,6 +61,10 @@ pub(super) struct AdminThread {
     saved: Vec<(u16, NamespaceInfo)>,
     /// Reset in progress.
     resetting: Option<PendingReset>,
+    /// Firmware Commit in progress.
+    committing: Option<PendingCommit>,
+    /// Requests that wait until the commit has ended: they have to wait for answers of the device.
+    deferred: VecDeque<ThreadRequest>,
 }
 
 /// A connection to the device.
@@ -125,6 +130,8 @@ impl AdminThread {
             orders,
             saved: Vec::new(),
             resetting: None,
+            committing: None,
+            deferred: VecDeque::new(),
         }
     }
 
@@ -132,17 +139,22 @@ impl AdminThread {
     pub(super) fn run(mut self) {
         loop {
             self.notifier.clear();
+            self.look_at_commit();
             loop {
-                match self.requests.try_recv() {
+                match self.next_request() {
                     Ok(request) => self.execute(request),
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => return self.shut_down(),
                 }
             }
-            while let Ok(order) = self.orders.try_recv() {
+            while self.committing.is_none()
+                && let Ok(order) = self.orders.try_recv()
+            {
                 self.execute_order(order);
             }
-            self.handle_async_events();
+            if self.committing.is_none() {
+                self.handle_async_events();
+            }
             if self.link.is_none() && self.has_ports() && self.retry.is_due() {
                 self.reconnect();
             }
@@ -160,7 +172,10 @@ impl AdminThread {
     /// device has hung up.
     fn sleep(&self) -> bool {
         let wait = match &self.link {
-            Some(link) => link.requests.left(),
+            Some(link) => match &self.committing {
+                Some(pending) => Some(pending.left()),
+                None => link.requests.left(),
+            },
             None if self.has_ports() => Some(self.retry.left()),
             None => None,
         };
@@ -183,8 +198,22 @@ impl AdminThread {
         looked && has_ended
     }
 
+    fn next_request(&mut self) -> Result<ThreadRequest, TryRecvError> {
+        if self.committing.is_none()
+            && let Some(request) = self.deferred.pop_front()
+        {
+            return Ok(request);
+        }
+        self.requests.try_recv()
+    }
+
     fn execute(&mut self, request: ThreadRequest) {
         match request {
+            ThreadRequest::Open { .. } | ThreadRequest::Admin { .. } | ThreadRequest::Close { .. }
+                if self.committing.is_some() =>
+            {
+                self.deferred.push_back(request);
+            }
             ThreadRequest::Open { range, reply } => {
                 let opened = self.open(&range);
                 let unreceived = reply.try_send(opened).err();
@@ -278,10 +307,7 @@ impl AdminThread {
                 tracing::warn!(device = %self.address, %error, "an NVMe device cannot be connected to again");
             }
             self.hang_up();
-            match self.resetting {
-                Some(_) => self.retry.soon(ATTEMPT_PAUSE),
-                None => self.retry.failed(),
-            }
+            self.retry.failed();
         } else {
             tracing::info!(device = %self.address, "an NVMe device is there again");
         }
@@ -492,6 +518,9 @@ impl AdminThread {
 
     /// Ends the connection, if there is one.
     fn hang_up(&mut self) {
+        if let Some(pending) = self.committing.take() {
+            pending.failed("the device is lost");
+        }
         if let Some(link) = self.link.take() {
             link.controller.transport().hang_up();
         }

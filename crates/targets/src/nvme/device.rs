@@ -4,7 +4,7 @@ use super::admin_thread::AdminThread;
 use super::error::{ErrorKind, NvmeError};
 use super::port::{Link, Port, RangeRequest, RequestSender, ThreadRequest};
 use super::{Address, NvmeConfig, NvmeControl};
-use crate::remote::maintenance::orders;
+use crate::remote::orders::orders;
 use crate::remote::{Maintenance, Notifier};
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -10,7 +10,7 @@ use super::fabrics::{Association, IoQueue, Notice};
 use super::link::{Data, timespec};
 use super::transport::{Tcp, Transport};
 use super::{NvmeTcpConfig, NvmeTcpControl};
-use crate::remote::maintenance::{ATTEMPT_PAUSE, Maintained, Order, PendingReset, orders};
+use crate::remote::orders::{Maintained, Order, PendingCommit, PendingReset, orders};
 use crate::remote::{
     Incompatible, LogLimit, Maintenance, NamespaceInfo, Notifier, Present, Retry, Unflushed,
 };
@@ -217,6 +217,7 @@ fn start(
         orders,
         saved: None,
         resetting: None,
+        committing: None,
         events,
         notifier: Arc::clone(&notifier),
         lost_at: connections.is_none().then(Instant::now),
@@ -358,6 +359,8 @@ struct AdminThread {
     saved: Option<NamespaceInfo>,
     /// Reset in progress.
     resetting: Option<PendingReset>,
+    /// Firmware Commit in progress.
+    committing: Option<PendingCommit>,
     events: Sender<ThreadEvent>,
     notifier: Arc<Notifier>,
     connections: Option<Connections>,
@@ -406,10 +409,18 @@ impl AdminThread {
                     Err(TryRecvError::Disconnected) => return self.shut_down(),
                 }
             }
-            while let Ok(order) = self.orders.try_recv() {
+            while self.committing.is_none()
+                && let Ok(order) = self.orders.try_recv()
+            {
                 self.execute_order(order);
             }
             match &mut self.connections {
+                Some(_) if self.committing.is_some() => {
+                    // Orders may have come meanwhile.
+                    if self.look_at_commit() {
+                        continue;
+                    }
+                }
                 Some(connections) => {
                     match serve(connections, &self.config, &self.control, &self.seen, &mut self.logged) {
                         // A notice may have come with an answer. Requests of the target come first, even if
@@ -432,6 +443,11 @@ impl AdminThread {
     /// Sleeps until there is something to do.
     fn sleep(&self) {
         let until = match &self.connections {
+            // Events wait until the commit has ended: their commands would have to wait for answers.
+            Some(connections) if self.committing.is_some() => {
+                let end = self.committing.as_ref().map(|pending| Instant::now() + pending.left());
+                [connections.keep_alive_at, end].into_iter().flatten().min()
+            }
             Some(connections) => {
                 let notice_at = connections.association.notice_left().map(|left| Instant::now() + left);
                 [connections.keep_alive_at, connections.check_ana_at, notice_at].into_iter().flatten().min()
@@ -462,6 +478,9 @@ impl AdminThread {
     /// Resets both connections, and notifies the target.
     fn lose(&mut self, why: &str) {
         let Some(connections) = self.connections.take() else { return };
+        if let Some(pending) = self.committing.take() {
+            pending.failed(why);
+        }
         let NvmeTcpConfig { address, subnqn, .. } = &self.config;
         tracing::warn!(%address, %subnqn, why, "an NVMe/TCP connection is lost; connecting again");
         let completed = self.control.status().completed;
@@ -508,10 +527,7 @@ impl AdminThread {
                 if self.resetting.is_none() || self.logged.admit().is_some() {
                     tracing::warn!(%address, %subnqn, error = %error, "an NVMe/TCP controller cannot be connected to again");
                 }
-                match self.resetting {
-                    Some(_) => self.retry.soon(ATTEMPT_PAUSE),
-                    None => self.retry.failed(),
-                }
+                self.retry.failed();
             }
         }
     }

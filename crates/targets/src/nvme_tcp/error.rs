@@ -36,6 +36,8 @@ pub(super) enum ErrorKind {
     Timeout(&'static str),
     /// The answer was abandoned, since the I/O queue's connection is given up.
     Abandoned,
+    /// An earlier long command has no answer yet.
+    Busy,
     /// The controller closed the connection.
     Closed,
     /// The controller violated the protocol.
@@ -133,6 +135,7 @@ impl fmt::Display for ErrorKind {
             }
             ErrorKind::Socket(error) => write!(f, "the connection is lost: {error}"),
             ErrorKind::Timeout(what) => write!(f, "{what} was not answered in time"),
+            ErrorKind::Busy => f.write_str("an earlier Firmware Commit is still in progress"),
             ErrorKind::Abandoned => f.write_str("its other connection is given up"),
             ErrorKind::Closed => f.write_str("it closed the connection"),
             ErrorKind::Violation(violation) => write!(f, "it violated the protocol: {violation}"),

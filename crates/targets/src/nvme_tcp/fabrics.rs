@@ -4,7 +4,7 @@ use super::NvmeTcpConfig;
 use super::ana;
 use super::authenticate::authenticate;
 use super::error::ErrorKind;
-use super::link::{self, Data, Link, Negotiated};
+use super::link::{self, Data, Kind, Link, Negotiated};
 use super::transport::Transport;
 use crate::remote::{EventRequests, Incompatible, NamespaceInfo};
 use sluice_host::entry;
@@ -226,7 +226,7 @@ impl Association {
     }
 
     fn request_notice(&mut self) -> Result<(), ErrorKind> {
-        self.admin.submit_async(entry::async_event_request(), self.limit)?;
+        self.admin.submit_async(Kind::EventRequest, entry::async_event_request(), self.limit)?;
         self.requests = EventRequests::new();
         Ok(())
     }
@@ -258,7 +258,7 @@ impl Association {
         if self.requests.left() == Some(Duration::ZERO) {
             self.request_notice()?;
         }
-        let Some(response) = self.admin.poll_async()? else { return Ok(None) };
+        let Some(response) = self.admin.poll_async(Kind::EventRequest)? else { return Ok(None) };
         if !response.status().is_success() {
             // The controller takes no more requests, so no more notices come.
             return Ok(None);
@@ -284,9 +284,30 @@ impl Association {
 
     /// Sends a Keep Alive command, and waits for the answer.
     pub(super) fn keep_alive(&mut self) -> Result<(), ErrorKind> {
-        let entry =
-            SubmissionEntry { opcode: sluice_nvme::opcode::admin::KEEP_ALIVE, ..SubmissionEntry::default() };
-        self.admin_command(entry, Data::None, "Keep Alive").map(drop)
+        self.admin_command(keep_alive(), Data::None, "Keep Alive").map(drop)
+    }
+
+    /// Sends a command that may take long. Others can be sent meanwhile.
+    ///
+    /// # Errors
+    /// The connection failed, or an earlier such command has no answer yet.
+    pub(super) fn begin_long(&mut self, entry: SubmissionEntry) -> Result<(), ErrorKind> {
+        match self.admin.is_outstanding(Kind::Long) {
+            true => Err(ErrorKind::Busy),
+            false => self.admin.submit_async(Kind::Long, entry, self.limit),
+        }
+    }
+
+    /// Returns the answer to the long command, if it has come. With `is_due` a Keep Alive command is sent. Its answer is
+    /// not waited for, since the controller may answer nothing until the long command ends.
+    pub(super) fn poll_long(&mut self, is_due: bool) -> Result<Option<CompletionEntry>, ErrorKind> {
+        if let Some(response) = self.admin.poll_async(Kind::Long)? {
+            return Ok(Some(response));
+        }
+        if is_due && !self.admin.is_outstanding(Kind::KeepAlive) {
+            self.admin.submit_async(Kind::KeepAlive, keep_alive(), self.limit)?;
+        }
+        Ok(None)
     }
 
     /// Shuts the controller down, so that the next host need not wait, and waits until its cache is durable.
@@ -304,6 +325,10 @@ impl Association {
         }
         Ok(())
     }
+}
+
+fn keep_alive() -> SubmissionEntry {
+    SubmissionEntry { opcode: sluice_nvme::opcode::admin::KEEP_ALIVE, ..SubmissionEntry::default() }
 }
 
 /// Time limit of the controller for its shutdown.

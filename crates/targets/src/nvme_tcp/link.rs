@@ -42,13 +42,29 @@ pub(super) struct Link {
     decoder: Decoder,
     pub(super) response: IcResp,
     next_cid: u16,
-    /// CID of an Asynchronous Event Request, and its response once it has come.
-    async_cid: Option<u16>,
-    async_response: Option<CompletionEntry>,
+    /// Commands whose answers may come at any time, by [`Kind`].
+    awaited: [Awaited; 3],
     /// Another connection, whose end ends all waiting on this one.
     tied_to: Option<Arc<OwnedFd>>,
     /// CID of a command whose answer was abandoned, and may still come.
     abandoned: Option<u16>,
+}
+
+/// Kinds of commands whose answers may come at any time. One of each is outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    EventRequest,
+    /// Command that takes long, during which others are sent.
+    Long,
+    /// Keep Alive during a long command.
+    KeepAlive,
+}
+
+/// CID of an outstanding command, and its response once it has come.
+#[derive(Debug, Default)]
+struct Awaited {
+    cid: Option<u16>,
+    response: Option<CompletionEntry>,
 }
 
 /// A limit of waiting.
@@ -85,9 +101,8 @@ impl Link {
         let until = Until::after(limit);
         let response = IcResp { alignment: ALIGNMENT, digests: Digests::NONE, h2c_data_max: 0 };
         let decoder = Decoder::new(Role::Host, LIMITS);
-        let (next_cid, async_cid, async_response, tied_to, abandoned) = Default::default();
-        let mut link =
-            Self { socket, tls, decoder, response, next_cid, async_cid, async_response, tied_to, abandoned };
+        let (next_cid, awaited, tied_to, abandoned) = Default::default();
+        let mut link = Self { socket, tls, decoder, response, next_cid, awaited, tied_to, abandoned };
         let request = IcReq { alignment: ALIGNMENT, digests, r2t_max: 1 };
         link.send(encode::ic_req(request).as_bytes(), &until)?;
         if link.tls.is_none() {
@@ -159,7 +174,7 @@ impl Link {
                     }
                     return Ok(response);
                 }
-                Pdu::Response(response) if self.async_cid == Some(response.cid) => self.note(response),
+                Pdu::Response(response) if self.note(response) => {}
                 Pdu::Response(response) if self.abandoned == Some(response.cid) => self.abandoned = None,
                 Pdu::Data(chunk) if chunk.cccid == entry.cid && chunk.offset as usize == filled => {
                     filled += chunk.length as usize;
@@ -175,6 +190,7 @@ impl Link {
     /// Sends a command without data whose answer may come at any time, or never.
     pub(super) fn submit_async(
         &mut self,
+        kind: Kind,
         mut entry: SubmissionEntry,
         limit: Duration,
     ) -> Result<(), ErrorKind> {
@@ -182,26 +198,35 @@ impl Link {
         entry.cid = self.take_cid();
         entry.flags = SGL;
         entry.dptr = SglDescriptor::apart(0).to_dptr();
-        self.async_cid = Some(entry.cid);
+        self.awaited[kind as usize] = Awaited { cid: Some(entry.cid), response: None };
         self.send(&self.capsule(&entry, &[]), &self.until(limit))
     }
 
-    /// Returns the answer to the asynchronous command, if it has come. Call it when there is something to
+    /// Returns whether a command of this kind has no answer yet.
+    pub(super) fn is_outstanding(&self, kind: Kind) -> bool {
+        self.awaited[kind as usize].cid.is_some()
+    }
+
+    /// Returns the answer to the command of this kind, if it has come. Call it when there is something to
     /// read.
-    pub(super) fn poll_async(&mut self) -> Result<Option<CompletionEntry>, ErrorKind> {
-        while self.async_response.is_none() && self.has_arrived()? {
+    pub(super) fn poll_async(&mut self, kind: Kind) -> Result<Option<CompletionEntry>, ErrorKind> {
+        while self.awaited[kind as usize].response.is_none() && self.has_arrived()? {
             let until = self.until(Duration::from_secs(1));
             match self.next(&mut [], &until, "a PDU that had begun")? {
-                Pdu::Response(response) if self.async_cid == Some(response.cid) => self.note(response),
+                Pdu::Response(response) if self.note(response) => {}
                 _ => return Err(Violation::SEQUENCE.into()),
             }
         }
-        Ok(self.async_response.take())
+        Ok(self.awaited[kind as usize].response.take())
     }
 
-    fn note(&mut self, response: CompletionEntry) {
-        self.async_cid = None;
-        self.async_response = Some(response);
+    /// Stores the answer to a command that is not waited for. Returns false if it is none.
+    fn note(&mut self, response: CompletionEntry) -> bool {
+        let Some(awaited) = self.awaited.iter_mut().find(|awaited| awaited.cid == Some(response.cid)) else {
+            return false;
+        };
+        *awaited = Awaited { cid: None, response: Some(response) };
+        true
     }
 
     /// Converts the link for a reactor. The controller has nothing to send on it at this time.
@@ -214,7 +239,7 @@ impl Link {
 
     fn take_cid(&mut self) -> u16 {
         self.next_cid = self.next_cid.wrapping_add(1);
-        if self.async_cid == Some(self.next_cid) {
+        while self.awaited.iter().any(|awaited| awaited.cid == Some(self.next_cid)) {
             self.next_cid = self.next_cid.wrapping_add(1);
         }
         self.next_cid

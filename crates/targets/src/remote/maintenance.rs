@@ -1,27 +1,20 @@
 //! Maintenance of a controller behind a target: controller resets, and firmware (Base 5.12, 5.13).
-//!
-//! The control plane sends an order at a time to the admin thread of the controller, and waits for the answer. The
-//! thread serves its target between two orders. A reset is answered when the controller is back.
 
-use super::{NamespaceInfo, Notifier};
+use super::NamespaceInfo;
 use sluice_nvme::identify::IdentifyController;
 use sluice_nvme::{Status, SubmissionEntry, opcode};
 use std::fmt;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::time::{Duration, Instant};
-
-/// Time for an answer of the admin thread beyond the time of the controller.
-const GRACE: Duration = Duration::from_secs(30);
+use std::time::Duration;
 
 /// Bytes of a page, the unit of the Firmware Update Granularity (FWUG).
 const GRANULE: usize = 4096;
 
 /// Time for a Firmware Commit, at least: a controller writes the image to its flash.
-const COMMIT_LIMIT: Duration = Duration::from_secs(60);
+const COMMIT_MIN: Duration = Duration::from_secs(60);
 
-/// Pause between two attempts to connect to a controller that is reset.
-pub(crate) const ATTEMPT_PAUSE: Duration = Duration::from_millis(5);
+/// Time for a Firmware Commit, at most. MTFA can be 6553 s, and a client of the API waits for 300 s. A reset comes after
+/// the commit.
+const COMMIT_MAX: Duration = Duration::from_secs(100);
 
 /// State of a controller that a reset must not change, or restores.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +68,8 @@ impl ControllerContext {
             has_firmware_commands: controller.oacs & 1 << 2 != 0,
             piece: granularity,
             piece_max,
-            commit_limit: COMMIT_LIMIT.max(Duration::from_millis(100) * u32::from(controller.mtfa)),
+            commit_limit: (Duration::from_millis(100) * u32::from(controller.mtfa))
+                .clamp(COMMIT_MIN, COMMIT_MAX),
             queues: 0,
             namespaces: 0,
             requests_events: false,
@@ -109,6 +103,10 @@ pub enum MaintenanceFault {
     NotConnected,
     /// The controller did not answer, or the connection failed.
     Failed(String),
+    /// The admin thread did not begin the order in time. The order was withdrawn.
+    Busy { limit: Duration },
+    /// The daemon ends. An order that has not begun was withdrawn.
+    Ending { has_begun: bool },
     /// The controller refused a command.
     Refused { command: &'static str, status: Status },
     /// The controller needs larger pieces of an image than one command carries.
@@ -134,6 +132,13 @@ impl fmt::Display for MaintenanceFault {
             Self::Gone => f.write_str("its target is closed"),
             Self::NotConnected => f.write_str("it is not connected"),
             Self::Failed(why) => f.write_str(why),
+            Self::Busy { limit } => {
+                write!(f, "it was busy for {} s, and the order was withdrawn", limit.as_secs())
+            }
+            Self::Ending { has_begun: false } => f.write_str("the daemon is stopping: nothing was done"),
+            Self::Ending { has_begun: true } => {
+                f.write_str("the daemon is stopping, and does not wait for the controller")
+            }
             Self::Refused { command, status } => write!(f, "{command} failed: {}", name_of(*status)),
             Self::Granularity { has, most } => {
                 write!(f, "it takes firmware in pieces of {has} bytes (FWUG), and a command carries {most}")
@@ -205,186 +210,12 @@ pub(crate) fn check_same(before: &NamespaceInfo, after: &NamespaceInfo) -> Resul
     }
 }
 
-/// Sender of the answer to an order.
-pub(crate) type Reply<T> = SyncSender<Result<T, MaintenanceFault>>;
-
-/// An order for an admin thread.
-pub(crate) enum Order {
-    /// Stores the context of the controller, for comparison after a reset.
-    Save(Reply<ControllerContext>),
-    Download {
-        offset: u32,
-        piece: Vec<u8>,
-        reply: Reply<()>,
-    },
-    Commit {
-        slot: u8,
-        action: u8,
-        limit: Duration,
-        reply: Reply<Activation>,
-    },
-    /// Shuts the controller down and resets it. The target of the controller is idle.
-    Reset {
-        limit: Duration,
-        reply: Reply<ResetReport>,
-    },
-    /// Compares the controller with its stored context, without a reset.
-    Compare(Reply<ControllerContext>),
-}
-
-/// Admin thread of a controller, which executes the orders of the control plane.
-pub(crate) trait Maintained {
-    /// Stores the context of the controller, for comparison after a reset.
-    fn save(&mut self) -> Result<ControllerContext, MaintenanceFault>;
-
-    /// Compares the controller with its stored context.
-    fn compare(&mut self) -> Result<ControllerContext, MaintenanceFault>;
-
-    /// Sends the piece of an image that begins at byte `offset`.
-    fn download(&mut self, offset: u32, piece: &[u8]) -> Result<(), MaintenanceFault>;
-
-    fn commit(&mut self, slot: u8, action: u8, limit: Duration) -> Result<Activation, MaintenanceFault>;
-
-    /// Shuts the controller down, so that its cache is durable, and resets it. The answer comes when the thread has
-    /// connected again.
-    fn begin_reset(&mut self, limit: Duration, reply: Reply<ResetReport>);
-
-    /// Executes an order.
-    fn execute_order(&mut self, order: Order) {
-        match order {
-            Order::Save(reply) => answer(&reply, self.save()),
-            Order::Compare(reply) => answer(&reply, self.compare()),
-            Order::Download { offset, piece, reply } => answer(&reply, self.download(offset, &piece)),
-            Order::Commit { slot, action, limit, reply } => answer(&reply, self.commit(slot, action, limit)),
-            Order::Reset { limit, reply } => self.begin_reset(limit, reply),
-        }
-    }
-}
-
-/// Answers an order. The requester may have given up waiting.
-pub(crate) fn answer<T>(reply: &Reply<T>, result: Result<T, MaintenanceFault>) {
-    let _ = reply.try_send(result);
-}
-
-/// A reset in progress.
-pub(crate) struct PendingReset {
-    reply: Reply<ResetReport>,
-    limit: Duration,
-    began: Instant,
-    /// Time of the controller so far.
-    device: Duration,
-    /// Time since which the controller is tried to reach.
-    first_attempt: Option<Instant>,
-    last: String,
-}
-
-impl PendingReset {
-    /// Creates the state after a shutdown that took `device`.
-    pub(crate) fn new(reply: Reply<ResetReport>, limit: Duration, device: Duration) -> Self {
-        let began = Instant::now();
-        Self { reply, limit, began, device, first_attempt: None, last: "none".to_owned() }
-    }
-
-    /// Records the begin of an attempt to connect.
-    pub(crate) fn attempt(&mut self) {
-        self.first_attempt.get_or_insert_with(Instant::now);
-    }
-
-    /// Records that the controller could be reached at `reached`, and became ready in `ready`.
-    pub(crate) fn reached(&mut self, reached: Instant, ready: Duration) {
-        let waited = self.first_attempt.map(|first| reached.saturating_duration_since(first));
-        self.device += waited.unwrap_or_default() + ready;
-    }
-
-    /// Records a failed attempt. Returns the reset, unless its time is over and it was answered.
-    pub(crate) fn failed(mut self, why: String) -> Option<Self> {
-        self.last = why;
-        if self.began.elapsed() < self.limit {
-            return Some(self);
-        }
-        let fault = MaintenanceFault::NotBack { limit: self.limit, last: self.last };
-        answer(&self.reply, Err(fault));
-        None
-    }
-
-    /// Answers the reset.
-    pub(crate) fn end(self, context: Result<ControllerContext, MaintenanceFault>) {
-        let device = self.device;
-        answer(&self.reply, context.map(|context| ResetReport { device, context }));
-    }
-}
-
-/// Creates the two ends of the orders for an admin thread with this notifier.
-pub(crate) fn orders(notifier: &Arc<Notifier>) -> (Maintenance, Receiver<Order>) {
-    let (orders, receiver) = channel();
-    (Maintenance { orders, notifier: Arc::clone(notifier) }, receiver)
-}
-
-/// Handle of the control plane on the controller behind a target. It keeps no connection alive.
-#[derive(Clone, Debug)]
-pub struct Maintenance {
-    orders: Sender<Order>,
-    notifier: Arc<Notifier>,
-}
-
-impl Maintenance {
-    /// Stores the context of the controller, and returns it. All methods block until the answer comes.
-    ///
-    /// # Errors
-    /// The controller is not connected, or does not answer.
-    pub fn save(&self) -> Result<ControllerContext, MaintenanceFault> {
-        self.send(GRACE, Order::Save)
-    }
-
-    /// Downloads the piece of an image that begins at `offset`.
-    ///
-    /// # Errors
-    /// The controller refuses it, or does not answer.
-    pub fn download(&self, offset: u32, piece: Vec<u8>) -> Result<(), MaintenanceFault> {
-        self.send(GRACE, |reply| Order::Download { offset, piece, reply })
-    }
-
-    /// Commits the downloaded image, or activates the one in a slot.
-    ///
-    /// # Errors
-    /// The controller refuses it, or needs a reset that this host cannot do.
-    pub fn commit(&self, slot: u8, action: u8, limit: Duration) -> Result<Activation, MaintenanceFault> {
-        self.send(limit + GRACE, |reply| Order::Commit { slot, action, limit, reply })
-    }
-
-    /// Resets the controller, whose target is idle, and waits for at most `limit` until it is back.
-    ///
-    /// # Errors
-    /// The controller is another one then, or did not come back. Its target stays as it is.
-    pub fn reset(&self, limit: Duration) -> Result<ResetReport, MaintenanceFault> {
-        self.send(limit + GRACE, |reply| Order::Reset { limit, reply })
-    }
-
-    /// Compares the controller with its stored context.
-    ///
-    /// # Errors
-    /// The controller is another one, or does not answer.
-    pub fn compare(&self) -> Result<ControllerContext, MaintenanceFault> {
-        self.send(GRACE, Order::Compare)
-    }
-
-    fn send<T>(&self, limit: Duration, order: impl FnOnce(Reply<T>) -> Order) -> Result<T, MaintenanceFault> {
-        let (reply, replied) = sync_channel(1);
-        self.orders.send(order(reply)).map_err(|_| MaintenanceFault::Gone)?;
-        self.notifier.notify();
-        replied.recv_timeout(limit).unwrap_or_else(|error| match error {
-            RecvTimeoutError::Timeout => Err(MaintenanceFault::NotBack { limit, last: "none".to_owned() }),
-            RecvTimeoutError::Disconnected => Err(MaintenanceFault::Gone),
-        })
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use zerocopy::FromZeros;
 
-    fn controller(fwug: u8) -> IdentifyController {
+    pub(in crate::remote) fn controller(fwug: u8) -> IdentifyController {
         let mut controller = IdentifyController::new_zeroed();
         (controller.fr, controller.frmw, controller.oacs) = (*b"1.2     ", 0b101, 1 << 2);
         (controller.fwug, controller.mtfa) = (fwug, 3000);
@@ -396,7 +227,13 @@ mod tests {
         let context = ControllerContext::of(&controller(2), 8192).expect("two pages fit");
         assert_eq!((context.firmware.as_str(), context.slots, context.piece), ("1.2", 2, 8192));
         assert!(context.is_first_read_only && context.has_firmware_commands);
-        assert_eq!(context.commit_limit, Duration::from_secs(300));
+        assert_eq!(context.commit_limit, Duration::from_secs(100));
+        let limit = |mtfa| {
+            let mut controller = controller(2);
+            controller.mtfa = mtfa;
+            ControllerContext::of(&controller, 8192).map(|it| it.commit_limit.as_secs())
+        };
+        assert_eq!([0, 700, u16::MAX].map(limit), [Ok(60), Ok(70), Ok(100)]);
         assert_eq!(ControllerContext::of(&controller(0xff), 4096).map(|it| it.piece), Ok(4096));
         assert_eq!(context.check_pieces(), Ok(()));
         let larger = ControllerContext::of(&controller(3), 8192).expect("it may be reset");
@@ -420,31 +257,5 @@ mod tests {
         let said = |code| activation(status(code)).expect_err("it is refused").to_string();
         assert!(said(0x0b).contains("power cycle") && said(0x10).contains("subsystem reset"));
         assert!(said(0x07).contains("Invalid Firmware Image") && said(0x13).contains("Prohibited"));
-    }
-
-    #[test]
-    fn a_reset_is_answered_once_its_time_is_over() {
-        let (reply, replied) = sync_channel(1);
-        let pending = PendingReset::new(reply, Duration::from_secs(600), Duration::ZERO);
-        let pending = pending.failed("refused".to_owned()).expect("there is time");
-        assert!(replied.try_recv().is_err());
-        let late = PendingReset { limit: Duration::ZERO, ..pending };
-        assert!(late.failed("still refused".to_owned()).is_none());
-        let fault = replied.recv().expect("an answer").expect_err("it is not back");
-        assert!(fault.is_after_reset() && fault.to_string().contains("still refused"), "{fault}");
-    }
-
-    #[test]
-    fn the_time_until_a_controller_is_reached_is_its_own() {
-        let (reply, replied) = sync_channel(1);
-        let second = Duration::from_secs(1);
-        let mut pending = PendingReset::new(reply, second, second);
-        pending.attempt();
-        let first = pending.first_attempt.expect("it began");
-        pending.attempt();
-        pending.reached(first + second * 2, second * 3);
-        let context = ControllerContext::of(&controller(0), 4096);
-        pending.end(context);
-        assert_eq!(replied.recv().expect("an answer").map(|report| report.device), Ok(second * 6));
     }
 }

@@ -2,9 +2,8 @@
 
 use super::{AdminThread, Connection, ThreadEvent};
 use crate::nvme::error::ErrorKind;
-use crate::remote::maintenance::{
-    Maintained, PendingReset, Reply, activation, answer, check_same, commit, download,
-};
+use crate::remote::maintenance::{check_same, commit, download};
+use crate::remote::orders::{Maintained, PendingCommit, PendingReset, Reply};
 use crate::remote::{Activation, ControllerContext, MaintenanceFault, NamespaceInfo, ResetReport};
 use sluice_host::Error;
 use sluice_nvme::Cns;
@@ -53,6 +52,26 @@ impl AdminThread {
         Ok((context, infos))
     }
 
+    /// Answers a Firmware Commit that has ended.
+    pub(super) fn look_at_commit(&mut self) {
+        let (Some(link), Some(pending)) = (&mut self.link, &self.committing) else { return };
+        let is_over = pending.left().is_zero();
+        match link.controller.poll_long() {
+            Ok(None) if !is_over => {}
+            Ok(completion) => {
+                let Some(pending) = self.committing.take() else { return };
+                match completion {
+                    Some(completion) => pending.completed(completion.status()),
+                    None => pending.failed("it was not completed in time, and may still be in progress"),
+                }
+            }
+            Err(error) => {
+                tracing::warn!(device = %self.address, %error, "the end of a Firmware Commit cannot be seen");
+                self.lose("its connection failed");
+            }
+        }
+    }
+
     /// Answers a reset after an attempt to connect that began at `began`, or lets it go on.
     pub(super) fn end_reset(&mut self, began: Instant, error: Option<&ErrorKind>) {
         let Some(mut pending) = self.resetting.take() else { return };
@@ -66,6 +85,9 @@ impl AdminThread {
                 pending.end(Err(MaintenanceFault::Differs(ErrorKind::Replaced.to_string())));
             }
             Some(error) => self.resetting = pending.failed(error.to_string()),
+        }
+        if self.resetting.is_none() {
+            self.retry.end_reset();
         }
     }
 }
@@ -95,21 +117,22 @@ impl Maintained for AdminThread {
         })
     }
 
-    fn commit(&mut self, slot: u8, action: u8, limit: Duration) -> Result<Activation, MaintenanceFault> {
+    fn begin_commit(&mut self, slot: u8, action: u8, limit: Duration, reply: Reply<Activation>) {
         let command = commit(slot, action);
-        let response =
-            self.with_link("Firmware Commit", |link| link.controller.command_within(command, limit));
-        activation(response?.status())
+        match self.with_link("Firmware Commit", |link| link.controller.begin_long(command)) {
+            Ok(()) => self.committing = Some(PendingCommit::new(reply, limit)),
+            Err(fault) => reply.send(Err(fault)),
+        }
     }
 
     fn begin_reset(&mut self, limit: Duration, reply: Reply<ResetReport>) {
         if self.saved.is_empty()
             && let Err(fault) = self.save()
         {
-            return answer(&reply, Err(fault));
+            return reply.send(Err(fault));
         }
         let began = Instant::now();
-        let Some(link) = &mut self.link else { return answer(&reply, Err(MaintenanceFault::NotConnected)) };
+        let Some(link) = &mut self.link else { return reply.send(Err(MaintenanceFault::NotConnected)) };
         let is_down = link.controller.shutdown();
         let is_reset = link.controller.disable();
         match &is_down {
@@ -125,7 +148,7 @@ impl Maintained for AdminThread {
         }
         let device = began.elapsed();
         self.lose("it is reset by order");
-        self.retry.soon(Duration::ZERO);
+        self.retry.begin_reset();
         self.resetting = Some(PendingReset::new(reply, limit, device));
     }
 }

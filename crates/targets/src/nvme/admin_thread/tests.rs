@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::nvme::port::RequestSender;
+use crate::remote::orders::orders;
+use crate::remote::{Activation, Maintenance};
 use sluice_host::Region;
 use sluice_memory::SharedRegion;
 use sluice_nvme::opcode::admin;
@@ -10,7 +12,7 @@ use sluice_nvme::{CompletionEntry, SubmissionEntry};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, FromZeros};
 
 /// A device with an admin queue that is processed when its doorbell is written. Every command succeeds, and
 /// none does anything.
@@ -25,6 +27,8 @@ struct State {
     completed: u32,
     /// Asynchronous Event Requests, all of which were completed at once.
     events: u32,
+    /// Identifier of a Firmware Commit, which the test completes.
+    commit: Option<u16>,
 }
 
 impl EventfulDevice {
@@ -32,7 +36,14 @@ impl EventfulDevice {
         let mut registers = vec![0; 0x1000];
         // 1024 entries, half a second until ready.
         registers[CAP as usize..][..8].copy_from_slice(&(1023_u64 | 1 << 24).to_le_bytes());
-        Self(Mutex::new(State { maps: Vec::new(), registers, head: 0, completed: 0, events: 0 }))
+        Self(Mutex::new(State {
+            maps: Vec::new(),
+            registers,
+            head: 0,
+            completed: 0,
+            events: 0,
+            commit: None,
+        }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -76,11 +87,15 @@ impl State {
             let entry = SubmissionEntry::read_from_bytes(&bytes).expect("64 bytes");
             self.head = (self.head + 1) % entries;
             self.events += u32::from(entry.opcode == admin::ASYNC_EVENT_REQUEST);
-            self.complete(entry.cid, entries);
+            match entry.opcode {
+                admin::FIRMWARE_COMMIT => self.commit = Some(entry.cid),
+                _ => self.complete(entry.cid),
+            }
         }
     }
 
-    fn complete(&mut self, cid: u16, entries: u32) {
+    fn complete(&mut self, cid: u16) {
+        let entries = (self.register(AQA, 4) as u32 & 0xfff) + 1;
         let phase = (self.completed / entries).is_multiple_of(2);
         let completion = CompletionEntry::new(0, self.head as u16, 0, cid, Status::SUCCESS, phase);
         let [low, high]: [u64; 2] = zerocopy::transmute!(completion);
@@ -149,11 +164,11 @@ impl PciTransport for EventfulDevice {
 }
 
 /// Creates an admin thread that has connected to a device.
-fn admin_thread(device: &Arc<EventfulDevice>) -> (AdminThread, RequestSender) {
+fn admin_thread(device: &Arc<EventfulDevice>) -> (AdminThread, RequestSender, Maintenance) {
     let notifier = Arc::new(Notifier::new().expect("an eventfd"));
     let (sender, receiver) = channel();
     let requests = RequestSender::new(sender, Arc::clone(&notifier));
-    let (_, orders) = channel();
+    let (maintenance, orders) = orders(&notifier);
     let mut admin_thread = AdminThread::new(Address::Pci("eventful".to_owned()), receiver, orders, notifier);
     let settings = Settings { timeout: Duration::from_secs(600), ..Settings::default() };
     let transport: Arc<dyn PciTransport> = device.clone();
@@ -169,13 +184,13 @@ fn admin_thread(device: &Arc<EventfulDevice>) -> (AdminThread, RequestSender) {
         completed_before: 0,
         _present: Present::new(),
     });
-    (admin_thread, requests)
+    (admin_thread, requests, maintenance)
 }
 
 #[test]
 fn a_device_that_always_has_an_event_does_not_delay_requests() {
     let device = Arc::new(EventfulDevice::new());
-    let (admin_thread, requests) = admin_thread(&device);
+    let (admin_thread, requests, _) = admin_thread(&device);
     let began = Instant::now();
     let (sender, ended) = std::sync::mpsc::sync_channel(1);
     let run = std::thread::spawn(move || {
@@ -190,4 +205,55 @@ fn a_device_that_always_has_an_event_does_not_delay_requests() {
     run.join().expect("no panic");
     let (events, most) = (device.state().events, began.elapsed().as_millis() / 100 + 2);
     assert!(u128::from(events) <= most, "{events} events, at most {most} in that time");
+}
+
+/// Adds a port with the first window, and returns its events.
+fn add_port(admin_thread: &mut AdminThread) -> Receiver<ThreadEvent> {
+    let mut namespace = sluice_nvme::identify::IdentifyNamespace::new_zeroed();
+    (namespace.nsze, namespace.lbaf[0].lbads) = (1000, 9);
+    let controller = sluice_nvme::identify::IdentifyController::new_zeroed();
+    let info = NamespaceInfo::of(1, &controller, &namespace).expect("a namespace");
+    let (events, listener) = channel();
+    admin_thread.ports.push(Some(PortState {
+        range: Partition { nsid: 1, blocks: 0..1000, block_shift: 9 },
+        window: IovaLayout::of(u64::MAX).window(1),
+        info,
+        events,
+        notifier: Arc::new(Notifier::new().expect("an eventfd")),
+        control: NvmeControl::default(),
+        maps: Vec::new(),
+    }));
+    listener
+}
+
+/// Serves a port while a Firmware Commit is in progress.
+#[test]
+fn a_long_commit_delays_no_unmap() {
+    let device = Arc::new(EventfulDevice::new());
+    let (mut admin_thread, requests, maintenance) = admin_thread(&device);
+    let (generation, events) = (admin_thread.generation, add_port(&mut admin_thread));
+    let minute = Duration::from_secs(60);
+    let run = std::thread::spawn(move || admin_thread.run());
+    let commit = std::thread::spawn(move || maintenance.commit(1, 3, minute * 60));
+    while device.state().commit.is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let entry = SubmissionEntry { opcode: admin::GET_LOG_PAGE, ..SubmissionEntry::default() };
+    let request = Box::new(AdminRequest { ticket: sluice_command::Ticket(0), entry, data: Vec::new() });
+    requests.send(ThreadRequest::Admin { port: 1, generation, request });
+    requests.send(ThreadRequest::Unmap { port: 1, generation, mapping: 3, bytes: 4096, iova: 0 });
+    let event = events.recv_timeout(minute).expect("the thread serves its port");
+    assert!(matches!(event, ThreadEvent::Unmapped { mapping: 3 }), "{event:?}");
+    assert!(!commit.is_finished(), "the device has not completed it");
+    let mut state = device.state();
+    let cid = state.commit.take().expect("it came");
+    state.complete(cid);
+    drop(state);
+    // The device of the test has no interrupts.
+    requests.send(ThreadRequest::Discard(Box::new(())));
+    assert_eq!(commit.join().expect("no panic"), Ok(Activation::Ready));
+    let event = events.recv_timeout(minute).expect("the command was deferred");
+    assert!(matches!(event, ThreadEvent::AdminDone { status: Status::SUCCESS, .. }), "{event:?}");
+    drop(requests);
+    run.join().expect("no panic");
 }

@@ -1,10 +1,9 @@
 //! Orders of the control plane: resets of the controller, and firmware.
 
-use super::{AdminThread, Connections, Data, ThreadEvent};
+use super::{AdminThread, Connections, Data, ThreadEvent, next_keep_alive};
 use crate::nvme_tcp::error::ErrorKind;
-use crate::remote::maintenance::{
-    Maintained, PendingReset, Reply, activation, answer, check_same, commit, download,
-};
+use crate::remote::maintenance::{check_same, commit, download};
+use crate::remote::orders::{Maintained, PendingCommit, PendingReset, Reply};
 use crate::remote::{Activation, ControllerContext, MaintenanceFault, NamespaceInfo, ResetReport};
 use std::time::{Duration, Instant};
 
@@ -29,7 +28,7 @@ impl AdminThread {
         let connections = self.connections.as_mut().ok_or(MaintenanceFault::NotConnected)?;
         let done = act(connections);
         if let Err(error) = &done
-            && !matches!(error, ErrorKind::Status(..) | ErrorKind::Incompatible(_))
+            && !matches!(error, ErrorKind::Status(..) | ErrorKind::Incompatible(_) | ErrorKind::Busy)
         {
             self.lose(&error.to_string());
         }
@@ -47,6 +46,32 @@ impl AdminThread {
         let Some(pending) = &mut self.resetting else { return Ok(()) };
         pending.reached(began, connections.association.ready_time);
         self.saved.as_ref().map_or(Ok(()), |saved| check_same(saved, info))
+    }
+
+    /// Answers a Firmware Commit that has ended, and sends Keep Alive when due. Returns whether the commit has ended.
+    pub(super) fn look_at_commit(&mut self) -> bool {
+        let (Some(connections), Some(pending)) = (&mut self.connections, &self.committing) else {
+            return true;
+        };
+        let is_over = pending.left().is_zero();
+        let is_due = connections.keep_alive_at.is_some_and(|at| Instant::now() >= at);
+        if is_due {
+            connections.keep_alive_at = next_keep_alive(&self.config);
+        }
+        match connections.association.poll_long(is_due) {
+            Ok(None) if !is_over => return false,
+            Ok(response) => {
+                let Some(pending) = self.committing.take() else { return true };
+                match response {
+                    Some(response) => pending.completed(response.status()),
+                    None => pending.failed("it was not completed in time, and may still be in progress"),
+                }
+            }
+            // The target is about to give the reason.
+            Err(ErrorKind::Abandoned) => self.await_request(),
+            Err(error) => self.lose(&error.to_string()),
+        }
+        true
     }
 
     /// Answers a reset after an attempt to connect, or lets it go on. `compared` is the result of a connection.
@@ -67,6 +92,9 @@ impl AdminThread {
                 let context = self.with_connections(|connections| connections.context(nsid));
                 pending.end(context.and_then(|(context, _)| context));
             }
+        }
+        if self.resetting.is_none() {
+            self.retry.end_reset();
         }
     }
 }
@@ -94,23 +122,24 @@ impl Maintained for AdminThread {
         })
     }
 
-    fn commit(&mut self, slot: u8, action: u8, limit: Duration) -> Result<Activation, MaintenanceFault> {
-        let response = self.with_connections(|connections| {
-            let admin = &mut connections.association.admin;
-            admin.command(commit(slot, action), Data::None, limit, "Firmware Commit")
-        });
-        activation(response?.status())
+    fn begin_commit(&mut self, slot: u8, action: u8, limit: Duration, reply: Reply<Activation>) {
+        let begun =
+            self.with_connections(|connections| connections.association.begin_long(commit(slot, action)));
+        match begun {
+            Ok(()) => self.committing = Some(PendingCommit::new(reply, limit)),
+            Err(fault) => reply.send(Err(fault)),
+        }
     }
 
     fn begin_reset(&mut self, limit: Duration, reply: Reply<ResetReport>) {
         if self.saved.is_none()
             && let Err(fault) = self.save()
         {
-            return answer(&reply, Err(fault));
+            return reply.send(Err(fault));
         }
         let began = Instant::now();
         let Some(connections) = &mut self.connections else {
-            return answer(&reply, Err(MaintenanceFault::NotConnected));
+            return reply.send(Err(MaintenanceFault::NotConnected));
         };
         // A controller ends the connections of its I/O queues with the reset.
         connections.association.admin.tie(None);
@@ -127,7 +156,7 @@ impl Maintained for AdminThread {
         }
         let device = began.elapsed();
         self.lose("it is reset by order");
-        self.retry.soon(Duration::ZERO);
+        self.retry.begin_reset();
         self.given_up = false;
         self.resetting = Some(PendingReset::new(reply, limit, device));
     }

@@ -14,7 +14,7 @@ use sluice_nvme::{Cns, CompletionEntry, LogId, SglDescriptor, Status, Submission
 use sluice_nvme_tcp::{Data, Decoder, Digests, Event, IcResp, Limits, Pdu, Place, R2t, Role, encode};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -190,6 +190,8 @@ pub(crate) struct Silence {
     pub(crate) has_begun: AtomicBool,
     /// Any Read or Write that begins with this block, if not 0.
     pub(crate) block: AtomicU64,
+    /// A Firmware Commit, until this number of Keep Alives has come.
+    pub(crate) keep_alives: AtomicU32,
 }
 
 /// A controller that plays a trick on the first I/O queue, and none afterwards.
@@ -299,6 +301,7 @@ impl Link {
     }
 
     fn serve_admin(&mut self) -> Option<()> {
+        let mut commit = None;
         loop {
             let (Pdu::Command(entry, _), _) = self.next()? else { return None };
             self.access.pause_now();
@@ -357,6 +360,13 @@ impl Link {
                 }
                 admin::KEEP_ALIVE if self.silence.is_wanted.swap(false, SeqCst) => {
                     self.silence.has_begun.store(true, SeqCst);
+                }
+                admin::FIRMWARE_COMMIT if self.silence.keep_alives.load(SeqCst) > 0 => commit = Some(entry),
+                admin::KEEP_ALIVE if commit.is_some() => {
+                    self.respond(&entry, Status::SUCCESS, 0);
+                    if self.silence.keep_alives.fetch_sub(1, SeqCst) == 1 {
+                        commit.take().into_iter().for_each(|entry| self.respond(&entry, Status::SUCCESS, 0));
+                    }
                 }
                 _ => self.respond(&entry, Status::SUCCESS, 0),
             }
