@@ -28,7 +28,7 @@ pub use model::peer_config::{CannotMigrate, PeerConfig};
 pub use model::subsystem::Config;
 pub use model::{Controller, Namespace, Subsystem};
 pub use quanta::Clock as LatencyClock;
-pub use state::ana::AnaRule;
+pub use state::ana::{AnaRule, TRANSITION_SECONDS};
 pub use state::background::{ALL_NAMESPACES, BackgroundJob};
 pub use state::client_dma::{DMA_REQUESTS_MAX, DMA_TIMEOUT_NS, DmaRequest};
 pub use state::counters::{CommandCounts, QueueCounts};

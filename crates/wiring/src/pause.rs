@@ -41,6 +41,10 @@ impl WiredDrive {
         nsid: u32,
         limit: Option<Duration>,
     ) -> Result<(), ApiError> {
+        if self.query(move |drive| position(drive.subsystem(), nsid).is_some())? {
+            // A reset that failed has left it there.
+            return Ok(());
+        }
         self.clear_up(nsid)?;
         // From here on, no queue group gets layers of its own.
         self.set_paused(nsid, true)?;

@@ -152,6 +152,22 @@ impl Drives {
         self.state.store_owed(&saved)
     }
 
+    /// Notes what has happened already. The note applies even if it cannot be stored now: the next store that succeeds has
+    /// it.
+    pub(super) fn note_owed(&self, note: impl FnOnce(&mut Saved)) {
+        let _stores = self.stores.read().unwrap_or_else(PoisonError::into_inner);
+        let mut saved = lock(&self.saved);
+        let mut next = saved.clone();
+        note(&mut next);
+        if next == *saved && self.state.is_settled() {
+            return;
+        }
+        self.put(&mut saved, next);
+        if let Err(problem) = self.state.store_owed(&saved) {
+            tracing::error!("a state that applies is not stored yet: {}", problem.in_one_line());
+        }
+    }
+
     /// Amends the entry of a drive. Fields that another thread may have changed meanwhile are not to be
     /// replaced.
     pub(super) fn amend(&self, name: &str, amend: impl FnOnce(&mut Entry)) {

@@ -54,9 +54,10 @@ impl Drives {
             left.extend((!is_last_over).then(|| "a change of the drives".to_owned()));
             left
         });
-        // A drain that was cut short may have left unflushed writes, so those drives are not synced.
-        if outcome.is_ok() && !hurry.load(Relaxed) {
-            synced = sync_all(&drives, deadline, hurry);
+        // A drive with commands in flight may have unflushed writes after a sync, so it is not synced. The others are.
+        if !hurry.load(Relaxed) {
+            let drained: Vec<Named> = drives.iter().filter(|drive| is_drained(drive)).cloned().collect();
+            synced = sync_all(&drained, deadline, hurry);
         }
         close(&drives);
         if !hurry.load(Relaxed) {
@@ -146,6 +147,10 @@ fn sync(name: &str, drive: &dyn Running, deadline: Instant, hurry: &AtomicBool) 
         }
     }
     synced.ok()
+}
+
+fn is_drained((_, drive): &Named) -> bool {
+    drive.status().is_ok_and(|status| status.drained)
 }
 
 fn begin(drives: &[Named]) {

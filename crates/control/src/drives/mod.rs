@@ -81,7 +81,7 @@ use sluice_spec::paths::Places;
 use sluice_spec::size::Size;
 use sluice_spec::words::nearest;
 use sluice_spec::{DriveSpec, FunctionSpec, GroupSpec, SharedSpec, TargetKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -156,7 +156,9 @@ pub struct Drives {
     /// Removed files that are still to be closed.
     bin: pool::Bin,
     /// Whether the daemon stops, so that no change begins any more.
-    ending: AtomicBool,
+    ending: Arc<AtomicBool>,
+    /// Devices whose controllers are reset. No target on them is resumed meanwhile.
+    maintained: Mutex<BTreeSet<String>>,
     /// Whether the daemon is being replaced by another process.
     upgrading: AtomicBool,
     /// Held while records of drives are stored, and during an upgrade. Locked before `stores`.
@@ -217,7 +219,8 @@ impl Drives {
             bin: pool::Bin::start()?,
             hosted: Mutex::new(hosted),
             watches_pauses: Mutex::default(),
-            ending: AtomicBool::new(false),
+            ending: Arc::default(),
+            maintained: Mutex::default(),
             upgrading: AtomicBool::new(false),
             keeps: Mutex::default(),
             stores: RwLock::default(),

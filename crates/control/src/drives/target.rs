@@ -130,7 +130,17 @@ impl Drives {
     pub fn resume_target(&self, name: &str, nsid: u32) -> Result<TargetView, ApiError> {
         let _only = self.change(name)?;
         let (entry, running) = self.paused_or_not(name, nsid, true)?;
-        self.store_and_do(name, |saved| forget(saved, name, nsid), || running.resume_target(nsid))?;
+        let maintained = super::lock(&self.maintained);
+        if let Some(device) =
+            running.devices().iter().find(|it| it.nsid == nsid && maintained.contains(&it.device))
+        {
+            return Err(ApiError::conflict(format!("the controller of {} is being reset", device.device))
+                .hint("try again when that is over"));
+        }
+        running.resume_target(nsid)?;
+        drop(maintained);
+        // The pause comes back after a restart if this is never stored, which is safe.
+        self.note_owed(|saved| forget(saved, name, nsid));
         self.show_absence(&entry.spec, running.as_ref(), nsid, None)?;
         self.resumed(name, nsid);
         self.target(name, nsid)

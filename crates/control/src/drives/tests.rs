@@ -322,6 +322,15 @@ fn a_drain_waits_for_commands_and_names_what_is_left() {
 }
 
 #[test]
+fn a_drive_that_does_not_end_keeps_no_other_from_its_flush() {
+    let stage = Stage::new();
+    let drives = stage.start(&format!("{DECLARED}{}", DECLARED.replace("fixed", "other")));
+    stage.played("other").in_flight.store(1, SeqCst);
+    drives.drain(Instant::now(), &AtomicBool::new(false)).expect_err("a command is left");
+    assert_eq!(stage.script.syncs.load(SeqCst), 1, "the one that has ended is flushed");
+}
+
+#[test]
 fn a_drain_ends_when_the_last_command_does() {
     let stage = Stage::new();
     let drives = stage.start(DECLARED);

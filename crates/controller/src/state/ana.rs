@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 
 /// Longest time in seconds that a group stays in the change state, as reported to hosts (ANATT). After that
 /// they give up the path.
-pub(crate) const TRANSITION_SECONDS: u8 = 60;
+pub const TRANSITION_SECONDS: u8 = 60;
 
 /// Identify's ANACAP: all states are reported, and a namespace stays in its group while it is attached.
 pub(crate) const CAPABILITIES: u8 = 0b0101_1111;

@@ -1,6 +1,6 @@
 //! Controllers behind targets that are reset and get firmware while a host has commands in flight.
 
-use crate::common::{Daemon, namespace, wait_for};
+use crate::common::{Daemon, namespace, tool, wait_for};
 use crate::load::under_load;
 use crate::nvme::pattern;
 use crate::targets::{far, free_port, identity, near, read, state};
@@ -161,4 +161,33 @@ fn a_shared_device_needs_all_its_drives_parked() {
     near.ok(&["target", "reset", "demo"]);
     near.ok(&["target", "resume", "next"]);
     assert!(read(&mut disk, 0) == pattern(1, 4096) && read(&mut other, 0) == pattern(2, 4096));
+}
+
+/// Stops a daemon while it waits for a controller that does not come back from its reset.
+#[test]
+fn a_reset_in_progress_keeps_no_drive_from_its_last_flush() {
+    let first = free_port();
+    let _far = far(first, "");
+    let (port, behind) = relay(first);
+    let mut near = near(port);
+    near.stop();
+    let drives = std::fs::read_to_string(near.config()).expect("a configuration");
+    let more = "[[drive]]\nname = \"other\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"other.img\"\nsize = \"1MiB\"\n";
+    std::fs::write(near.config(), format!("{drives}{more}")).expect("room on the disk");
+    near.restart();
+    let mut host = near.host("other");
+    namespace(&mut host, 1).write(0, &pattern(1, 4096)).expect("written");
+    drop(host);
+    behind.store(free_port(), Relaxed);
+    let api = near.api();
+    let reset = std::thread::spawn(move || tool(&api, &["target", "reset", "demo", "--back", "180"]));
+    wait_for("the reset", || near.log().contains("it is reset by order"));
+    near.stop();
+    let said = reset.join().expect("no panic");
+    assert!(String::from_utf8_lossy(&said.stderr).contains("the daemon is stopping"), "{said:?}");
+    let log = near.log();
+    assert!(log.contains("every command finished") && !log.contains("drive other was not flushed"), "{log}");
+    behind.store(first, Relaxed);
+    near.restart();
+    wait_for("the controller", || state(&near) == TargetState::Ready);
 }

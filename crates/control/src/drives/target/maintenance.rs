@@ -4,22 +4,27 @@
 //! identity, its namespaces and their sizes, its queues, its event requests. A controller that comes back as another one
 //! keeps its target parked.
 
-use super::{LOOK, PausedTarget, TargetState, TargetView, find_paused, namespace_of};
+use super::{LOOK, PausedTarget, TargetState, TargetView, find_paused, forget, namespace_of};
 use crate::drives::events::EventKind;
 use crate::drives::{Drives, Entry, Running, lock};
 use serde::{Deserialize, Serialize};
-use sluice_spec::error::ApiError;
+use sluice_controller::TRANSITION_SECONDS;
+use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::paths::open_file;
 use sluice_spec::{AnaStateName, TargetKind};
 use sluice_targets::{Activation, ControllerContext, Maintenance, MaintenanceFault, ResetReport};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use utoipa::ToSchema;
 
 /// Time for the commands that a device has before its reset.
 const CLEAR_LIMIT: Duration = Duration::from_secs(10);
+
+/// Time for which hosts may see the Change state (ANATT).
+const CHANGE_LIMIT: Duration = Duration::from_secs(TRANSITION_SECONDS as u64);
 
 /// Bytes of the largest image.
 const IMAGE_MAX: u64 = 256 << 20;
@@ -76,6 +81,20 @@ struct Done {
     device: Duration,
     own: Duration,
     context: ControllerContext,
+}
+
+/// Guard of a device that is reset.
+struct Maintained<'a> {
+    drives: &'a Drives,
+    device: Option<String>,
+}
+
+impl Drop for Maintained<'_> {
+    fn drop(&mut self) {
+        if let Some(device) = &self.device {
+            lock(&self.drives.maintained).remove(device);
+        }
+    }
 }
 
 impl Drives {
@@ -161,6 +180,7 @@ impl Drives {
         if controllers.is_empty() {
             return Err(no_controller());
         }
+        let controllers = controllers.into_iter().map(|it| it.until(&self.ending)).collect();
         if namespace.target == TargetKind::Nvme {
             self.check_shared(name, nsid, running.as_ref())?;
         }
@@ -237,6 +257,8 @@ impl Drives {
         act: impl FnOnce() -> Result<ResetReport, MaintenanceFault>,
     ) -> Result<Done, ApiError> {
         let name = &entry.spec.name;
+        // Another drive may have resumed its target on the device since the first check.
+        let _maintained = self.maintain(entry, nsid, running.as_ref())?;
         let was_paused = find_paused(&self.saved(), name, nsid).is_some();
         let resume =
             || if was_paused { Ok(()) } else { self.end_moment(&entry.spec, running.as_ref(), nsid) };
@@ -245,6 +267,10 @@ impl Drives {
             self.pause_for_a_moment(entry, running.as_ref(), nsid)?;
         }
         loop {
+            if let Err(ends) = self.may_change() {
+                resume()?;
+                return Err(ends);
+            }
             match running.is_target_idle(nsid) {
                 Ok(true) => break,
                 Ok(false) => {}
@@ -262,29 +288,104 @@ impl Drives {
             }
             std::thread::sleep(LOOK);
         }
-        match act() {
+        let acted = match was_paused {
+            true => act(),
+            false => self.while_changing(entry, running.as_ref(), nsid, CHANGE_LIMIT, act),
+        };
+        match acted {
             Ok(ResetReport { device, context }) => {
                 resume()?;
                 Ok(Done { device, own: began.elapsed().saturating_sub(device), context })
             }
             Err(why) if why.is_after_reset() => {
-                let paused = PausedTarget { drive: name.clone(), nsid, fail_after_s: None };
                 if !was_paused {
-                    self.store(|saved| saved.paused_targets.push(paused))?;
-                    let state = Some(AnaStateName::Inaccessible);
-                    self.show_absence(&entry.spec, running.as_ref(), nsid, state)?;
-                    let text = format!("the target of namespace {nsid} stays paused: {why}");
-                    self.events.note(EventKind::TargetPaused, name, text);
+                    self.keep_parked(entry, running.as_ref(), nsid, &why)?;
                 }
                 Err(fault(why).hint(
                     "commands wait: put the controller right and `sluice target resume`, or `sluice target replace`",
                 ))
             }
+            // The next daemon connects anew. Its state has no pause, unless there was one before.
+            Err(why @ MaintenanceFault::Ending { has_begun: true }) => Err(fault(why)),
             Err(why) => {
                 resume()?;
                 Err(fault(why))
             }
         }
+    }
+
+    /// Keeps the commands of a target parked after a reset that failed. That applies even if the pause cannot be stored
+    /// now.
+    pub(super) fn keep_parked(
+        &self,
+        entry: &Entry,
+        running: &dyn Running,
+        nsid: u32,
+        why: &MaintenanceFault,
+    ) -> Result<(), ApiError> {
+        let name = &entry.spec.name;
+        let paused = PausedTarget { drive: name.clone(), nsid, fail_after_s: None };
+        self.note_owed(|saved| {
+            forget(saved, name, nsid);
+            saved.paused_targets.push(paused);
+        });
+        let text = format!("the target of namespace {nsid} stays paused: {why}");
+        self.events.note(EventKind::TargetPaused, name, text);
+        self.show_absence(&entry.spec, running, nsid, Some(AnaStateName::Inaccessible))
+    }
+
+    /// Calls `act` while hosts see the Change state. Once `limit` is over they see Inaccessible, since they give the path
+    /// up for good otherwise.
+    pub(super) fn while_changing<T>(
+        &self,
+        entry: &Entry,
+        running: &dyn Running,
+        nsid: u32,
+        limit: Duration,
+        act: impl FnOnce() -> T,
+    ) -> T {
+        if !entry.spec.answers_by_ana() {
+            return act();
+        }
+        let (over, is_over) = channel::<()>();
+        let watch = move || {
+            if is_over.recv_timeout(limit) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            let state = Some(AnaStateName::Inaccessible);
+            if let Err(problem) = self.show_absence(&entry.spec, running, nsid, state) {
+                let problem = problem.in_one_line();
+                tracing::warn!("drive {}: hosts still see the Change state: {problem}", entry.spec.name);
+            }
+        };
+        std::thread::scope(|threads| {
+            let watched =
+                std::thread::Builder::new().name("ana-change".to_owned()).spawn_scoped(threads, watch);
+            if let Err(error) = watched {
+                tracing::warn!("cannot start a thread: {error}: hosts see the Change state until the end");
+            }
+            let done = act();
+            drop(over);
+            done
+        })
+    }
+
+    /// Marks the device of a namespace as being reset, unless another namespace uses it. No target on it is resumed until
+    /// the guard is dropped.
+    fn maintain(&self, entry: &Entry, nsid: u32, running: &dyn Running) -> Result<Maintained<'_>, ApiError> {
+        let namespace = namespace_of(&entry.spec, nsid)?;
+        let mut maintained = lock(&self.maintained);
+        if namespace.target != TargetKind::Nvme {
+            return Ok(Maintained { drives: self, device: None });
+        }
+        self.check_shared(&entry.spec.name, nsid, running)?;
+        let device = running.devices().into_iter().find(|it| it.nsid == nsid).map(|it| it.device);
+        if let Some(device) = &device
+            && !maintained.insert(device.clone())
+        {
+            return Err(ApiError::conflict(format!("{device} is being reset already")));
+        }
+        Ok(Maintained { drives: self, device })
     }
 
     fn done(
@@ -389,7 +490,11 @@ fn back_limit(back_s: Option<u32>) -> Result<Duration, ApiError> {
 }
 
 fn fault(why: MaintenanceFault) -> ApiError {
-    ApiError::conflict(why.to_string()).about("the controller")
+    let kind = match why {
+        MaintenanceFault::Ending { .. } => Kind::Unavailable,
+        _ => Kind::Conflict,
+    };
+    ApiError::new(kind, why.to_string()).about("the controller")
 }
 
 fn no_controller() -> ApiError {

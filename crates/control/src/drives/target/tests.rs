@@ -2,6 +2,7 @@ use super::super::lock;
 use super::super::script::{MIB, Stage, spec};
 use super::*;
 use sluice_spec::error::Kind;
+use sluice_targets::MaintenanceFault;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -168,4 +169,61 @@ fn a_drive_that_is_put_on_another_controller_has_a_record_of_that() {
     drives.replace_target("fixed", 1, target, true).expect("the operator insists");
     let record = drives.state.load_unflushed("fixed").expect("it is on another controller");
     assert!(!record.clean && record.boot.is_some(), "{record:?}");
+}
+
+/// Fails a reset while the state cannot be stored.
+#[test]
+fn a_pause_after_a_failed_reset_applies_on_a_full_disk() {
+    let why = MaintenanceFault::NotBack { limit: Duration::from_secs(1), last: "refused".to_owned() };
+    for is_resumed in [true, false] {
+        let stage = Stage::new();
+        let config = declared(&file(&stage, "a"));
+        let drives = stage.start(&config);
+        let (entry, running) = drives.paused_or_not("fixed", 1, false).expect("it runs");
+        drives.pause_for_a_moment(&entry, running.as_ref(), 1).expect("it runs");
+        stage.break_disk();
+        drives.keep_parked(&entry, running.as_ref(), 1, &why).expect("it applies");
+        let view = drives.targets("fixed").expect("it is there").remove(0);
+        assert_eq!(view.state, TargetState::Paused);
+        let again = drives.pause_target("fixed", 1, None).expect_err("it is paused");
+        assert!(again.error.contains("paused already"), "{again}");
+        if is_resumed {
+            drives.resume_target("fixed", 1).expect("the disk is not needed");
+            assert_eq!(lock(&stage.played("fixed").paused).len(), 0);
+        }
+        stage.mend_disk();
+        drives.settle();
+        drop((entry, running, drives));
+        let _drives = stage.start(&config);
+        let expected: &[_] = if is_resumed { &[] } else { &[(1, None)] };
+        assert_eq!(stage.played("fixed").remembered.paused_targets, expected);
+    }
+}
+
+/// Shows the Change state for longer than hosts wait for its end.
+#[test]
+fn hosts_see_no_change_for_longer_than_its_limit() {
+    let stage = Stage::new();
+    let path = file(&stage, "a");
+    let config = format!(
+        "[tcp]\nlisten = [\"127.0.0.1:4420\"]\n[[drive]]\nname = \"fixed\"\nabsence = {{ answer = \"ana\" }}\n[drive.tcp]\n[[drive.namespace]]\n\
+         target = \"file\"\nsize = \"1MiB\"\npath = \"{}\"\nana_group = 1\n",
+        path.display()
+    );
+    let drives = stage.start(&config);
+    let (entry, running) = drives.paused_or_not("fixed", 1, false).expect("it runs");
+    let running = running.as_ref();
+    let shown = || lock(&stage.played("fixed").ana).last().cloned();
+    let rule = |state| Some(sluice_spec::AnaSpec { port: None, group: Some(1), state }.rule());
+    drives.pause_for_a_moment(&entry, running, 1).expect("it runs");
+    let hour = Duration::from_secs(3600);
+    let seen = drives.while_changing(&entry, running, 1, hour, shown);
+    assert_eq!(seen, rule(AnaStateName::Change));
+    drives.while_changing(&entry, running, 1, Duration::ZERO, || {
+        while shown() != rule(AnaStateName::Inaccessible) {
+            std::thread::yield_now();
+        }
+    });
+    drives.end_moment(&entry.spec, running, 1).expect("it runs");
+    assert_eq!(shown(), None);
 }
