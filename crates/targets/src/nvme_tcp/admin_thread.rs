@@ -54,6 +54,8 @@ pub(super) struct NamespaceHandle {
     pub(super) notifier: Arc<Notifier>,
     /// Unflushed writes of the namespace, along all paths.
     pub(super) unflushed: Arc<Unflushed>,
+    /// Index of this path among all paths.
+    pub(super) path: usize,
     pub(super) maintenance: Maintenance,
     requests: Option<Sender<ThreadRequest>>,
     /// Notifier of the admin thread.
@@ -139,14 +141,14 @@ pub(super) fn open(
     let seen = Arc::new(OnceLock::new());
     let first = configs.first().map(|config| (config.loss_notice, config.previous_session));
     let (notice, previous_session) = first.unwrap_or_default();
-    let unflushed = Arc::new(Unflushed::new(notice, previous_session));
+    let unflushed = Arc::new(Unflushed::along(configs.len(), notice, previous_session));
     if let Some((_, info, _)) = tried.iter().find_map(|(made, _)| made.as_ref().ok()) {
         seen.get_or_init(|| info.clone());
     }
-    let begin = |(config, (made, control))| {
-        start(config, made, control, (&seen, &unflushed)).map_err(|it| fail(config, it))
+    let begin = |(path, (config, (made, control)))| {
+        start((path, config), made, control, (&seen, &unflushed)).map_err(|it| fail(config, it))
     };
-    configs.iter().zip(tried).map(begin).collect()
+    configs.iter().zip(tried).enumerate().map(begin).collect()
 }
 
 /// Connects along all paths in parallel, so that several silent controllers take the time of one.
@@ -177,7 +179,7 @@ fn fail(config: &NvmeTcpConfig, kind: ErrorKind) -> NvmeTcpError {
 /// Starts the thread of a path with the result of its first connection. `seen` is the namespace on the first
 /// path that connected.
 fn start(
-    config: &NvmeTcpConfig,
+    (path, config): (usize, &NvmeTcpConfig),
     made: Result<NewConnection, ErrorKind>,
     control: NvmeTcpControl,
     (seen, unflushed): (&Arc<OnceLock<NamespaceInfo>>, &Arc<Unflushed>),
@@ -239,6 +241,7 @@ fn start(
         events: listener,
         notifier,
         unflushed,
+        path,
         maintenance,
         requests: Some(sender),
         thread_notifier,

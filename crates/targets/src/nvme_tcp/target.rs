@@ -45,6 +45,8 @@ pub struct Target {
     unflushed: Arc<Unflushed>,
     /// Power identifier of the controller that has acknowledged the unflushed writes.
     power: Option<PowerId>,
+    /// Set if the controller was shut down in order, and is not connected again.
+    was_shut_down: bool,
     /// Set if no layer above has another path: commands that are refused for the access state wait until it
     /// changes.
     is_alone: bool,
@@ -91,7 +93,7 @@ impl Target {
         let (unflushed, mut power) =
             (Arc::clone(&handle.unflushed), config.previous_session.and_then(|it| it.power));
         if let Some(first) = &first
-            && unflushed.on_connect(&first.info, &mut power)
+            && unflushed.on_connect_along(handle.path, false, &first.info, &mut power)
         {
             handle.log_loss();
         }
@@ -113,6 +115,7 @@ impl Target {
             fail_timer: FailTimer::new(limit.map(nanoseconds)),
             unflushed,
             power,
+            was_shut_down: false,
             is_alone: limit != Some(Duration::ZERO),
             recheck_at_ns: None,
             quiescing: Quiescing::default(),
@@ -214,7 +217,7 @@ impl Target {
             let Some(slot) = lane.parked(remaining.ticket) else { continue };
             let done = remaining.done + bytes;
             if status.is_success() {
-                self.unflushed.succeeded(&slot.request, mark);
+                self.unflushed.succeeded_along(self.handle.path, &slot.request, mark);
             }
             if let Some(state) = AnaState::of_refusal(status) {
                 if self.control.set_ana(Some(state)) {
@@ -299,7 +302,10 @@ impl Target {
                     self.next = Some(connected);
                     self.take_next(lane);
                 }
-                ThreadEvent::Durable => self.unflushed.flushed(self.unflushed.mark()),
+                ThreadEvent::Durable => {
+                    self.unflushed.was_shut_down(self.handle.path);
+                    self.was_shut_down = true;
+                }
                 ThreadEvent::Reset { has_ended } => {
                     self.is_resetting = false;
                     self.reset(has_ended, lane);
@@ -324,7 +330,9 @@ impl Target {
         }
         let Some(next) = self.next.take() else { return };
         let generation = next.generation;
-        if self.unflushed.on_connect(&next.info, &mut self.power) {
+        let was_shut_down = std::mem::take(&mut self.was_shut_down);
+        let path = self.handle.path;
+        if self.unflushed.on_connect_along(path, was_shut_down, &next.info, &mut self.power) {
             self.handle.log_loss();
         }
         self.handle.info = next.info.clone();
@@ -355,6 +363,7 @@ impl Target {
             self.quiescing.lost();
         }
         self.control.set_open(false);
+        self.unflushed.disconnected(self.handle.path);
         queue.close(why);
         self.handle.lost(queue.generation, why.to_string());
         self.requeue_if_closed(lane);
@@ -371,7 +380,7 @@ impl Target {
         for Outcome { remaining, bytes, status, mark } in answered {
             let request = lane.parked(remaining.ticket).map(|slot| slot.request);
             if let Some(request) = request.filter(|_| status.is_success()) {
-                self.unflushed.succeeded(&request, mark);
+                self.unflushed.succeeded_along(self.handle.path, &request, mark);
             }
             let length = request.map_or(0, |request| request.length);
             match remaining.done + bytes {

@@ -3,6 +3,10 @@
 //! A controller that loses power loses them, and a later Flush succeeds nevertheless. So the state outlives
 //! the connection. The writes count as lost if the controller of a new connection does not prove that it kept
 //! its power. The layers above are then notified.
+//!
+//! A Flush counts for the namespace, whatever the path (NVM Command Set, Flush: all commands completed prior to it). A
+//! shutdown counts for its controller alone (Base 3.6, Shutdown Processing): other controllers of the subsystem may still
+//! have volatile writes that came along their paths.
 
 use super::{NamespaceInfo, PowerId};
 use sluice_command::{Operation, Origin, Request};
@@ -40,6 +44,8 @@ pub(crate) struct Unflushed {
     /// Count of acknowledged writes, and how many of them a Flush has made durable.
     acknowledged: AtomicU64,
     durable: AtomicU64,
+    /// Each path, and after the paths the one of an earlier daemon, which is not known.
+    paths: Box<[Path]>,
     /// Bit per controller whose host was not notified of a loss yet.
     unreported: AtomicU64,
     /// Bit per controller whose host is to be notified of the next loss.
@@ -50,15 +56,33 @@ pub(crate) struct Unflushed {
     was_reported: AtomicBool,
 }
 
+/// State of a path to the namespace.
+#[derive(Debug, Default)]
+struct Path {
+    /// Count of acknowledged writes at the last one of this path; 0 if there was none since its last shutdown.
+    last: AtomicU64,
+    is_connected: AtomicBool,
+}
+
 impl Unflushed {
-    /// Creates the state, with the unflushed writes of an earlier daemon if there are some.
+    /// Creates the state of a namespace with one path, with the unflushed writes of an earlier daemon if there are some.
     pub(crate) fn new(notice: LossNotice, previous_session: Option<PreviousSession>) -> Self {
+        Self::along(1, notice, previous_session)
+    }
+
+    /// Creates the state of a namespace with this number of paths.
+    pub(crate) fn along(paths: usize, notice: LossNotice, previous_session: Option<PreviousSession>) -> Self {
+        let paths: Box<[Path]> = (0..=paths).map(|_| Path::default()).collect();
+        if let Some(unknown) = paths.last() {
+            unknown.last.store(previous_session.is_some().into(), Relaxed);
+        }
         let survivors = previous_session.map_or(ALL, |previous_session| previous_session.survivors);
         let acknowledged = AtomicU64::new(previous_session.is_some().into());
         Self {
             notice,
             acknowledged,
             durable: AtomicU64::new(0),
+            paths,
             unreported: AtomicU64::new(0),
             survivors: AtomicU64::new(survivors),
             lost: AtomicBool::new(false),
@@ -82,17 +106,41 @@ impl Unflushed {
     /// it was sent.
     #[inline]
     pub(crate) fn succeeded(&self, request: &Request, mark: u64) {
+        self.succeeded_along(0, request, mark);
+    }
+
+    /// Records the same along a path.
+    #[inline]
+    pub(crate) fn succeeded_along(&self, path: usize, request: &Request, mark: u64) {
         match request.operation {
             Operation::Read => {}
             Operation::Flush => self.flushed(mark),
             Operation::Write | Operation::WriteZeroes if request.fua => {}
-            _ => self.wrote(),
+            _ => self.wrote(path),
         }
     }
 
     #[inline]
-    pub(crate) fn wrote(&self) {
-        self.acknowledged.store(self.acknowledged.load(Relaxed) + 1, Relaxed);
+    fn wrote(&self, path: usize) {
+        let count = self.acknowledged.load(Relaxed) + 1;
+        self.acknowledged.store(count, Relaxed);
+        if let Some(path) = self.paths.get(path) {
+            path.last.store(count, Relaxed);
+        }
+    }
+
+    /// Records that the controller of a path was shut down in order: all writes that it acknowledged are durable.
+    pub(crate) fn was_shut_down(&self, path: usize) {
+        // An earlier daemon has used the same path, if there is only one.
+        let unknown = (self.paths.len() == 2).then_some(1);
+        for path in [Some(path), unknown].into_iter().flatten().filter_map(|path| self.paths.get(path)) {
+            path.last.store(0, Relaxed);
+        }
+    }
+
+    /// Records that the connection of a path is lost.
+    pub(crate) fn disconnected(&self, path: usize) {
+        self.paths.get(path).into_iter().for_each(|path| path.is_connected.store(false, Relaxed));
     }
 
     pub(crate) fn flushed(&self, mark: u64) {
@@ -107,14 +155,38 @@ impl Unflushed {
         !has_kept && self.reconnected()
     }
 
+    /// Records a new connection along a path, like [`on_connect`](Self::on_connect). A controller that `was_shut_down` in
+    /// order before has lost no write. Its connection is no reason to doubt those of connected paths.
+    pub(crate) fn on_connect_along(
+        &self,
+        path: usize,
+        was_shut_down: bool,
+        info: &NamespaceInfo,
+        power: &mut Option<PowerId>,
+    ) -> bool {
+        self.paths.get(path).into_iter().for_each(|path| path.is_connected.store(true, Relaxed));
+        if !was_shut_down || info.has_changed_power(*power) {
+            return self.on_connect(info, power);
+        }
+        let has_kept = info.has_kept_power(*power);
+        *power = info.power;
+        !has_kept && self.lose_if(|path| !path.is_connected.load(Relaxed))
+    }
+
     /// Records a new connection to a controller that may have lost its power. Returns whether there were
     /// writes to lose.
     pub(crate) fn reconnected(&self) -> bool {
-        let is_dirty = self.acknowledged.load(Relaxed) > self.durable.load(Relaxed);
-        if is_dirty {
+        self.lose_if(|_| true)
+    }
+
+    /// Records a loss if a path that is in doubt has unflushed writes. Returns whether that is so.
+    fn lose_if(&self, is_in_doubt: impl Fn(&Path) -> bool) -> bool {
+        let durable = self.durable.load(Relaxed);
+        let is_lost = self.paths.iter().any(|path| path.last.load(Relaxed) > durable && is_in_doubt(path));
+        if is_lost {
             self.lose();
         }
-        is_dirty
+        is_lost
     }
 
     fn lose(&self) {
@@ -216,7 +288,7 @@ mod tests {
         let (shutdown, end) = (internal(0), internal(Origin::SUBSYSTEM));
         for is_told in [false, true] {
             let unflushed = Unflushed::new(LossNotice::FailFlush, None);
-            unflushed.wrote();
+            unflushed.wrote(0);
             assert!(unflushed.reconnected());
             assert_eq!(unflushed.take_loss(&flush, &shutdown), None, "no host gets its status");
             if is_told {
@@ -236,7 +308,7 @@ mod tests {
         assert!(unflushed.reconnected());
         assert_eq!(unflushed.take_loss(&flush, &of(0)), None);
         assert_eq!(unflushed.take_loss(&flush, &of(1)), Some(Status::WRITE_FAULT));
-        unflushed.wrote();
+        unflushed.wrote(0);
         assert!(unflushed.reconnected());
         assert_eq!(
             unflushed.take_loss(&flush, &of(0)),
@@ -253,5 +325,49 @@ mod tests {
         let read = request(Operation::Read, false);
         assert_eq!(unflushed.take_loss(&read, &of(0)), Some(Status::WRITES_LOST));
         assert!(!unflushed.is_lost());
+    }
+
+    /// Writes along two paths, of which the controllers are reset one after the other.
+    #[test]
+    fn a_shutdown_makes_the_writes_of_its_own_path_durable() {
+        let info = NamespaceInfo::assumed(1 << 20, 512);
+        let write = request(Operation::Write, false);
+        let written = || {
+            let unflushed = Unflushed::along(2, LossNotice::FailFlush, None);
+            for path in [0, 1] {
+                assert!(!unflushed.on_connect_along(path, false, &info, &mut None));
+            }
+            [0, 1].into_iter().for_each(|path| unflushed.succeeded_along(path, &write, 0));
+            unflushed
+        };
+        let in_order = written();
+        for path in [0, 1] {
+            in_order.was_shut_down(path);
+            in_order.disconnected(path);
+            assert!(!in_order.on_connect_along(path, true, &info, &mut None), "nothing is lost");
+        }
+        assert!(!in_order.reconnected() && !in_order.is_lost(), "all of it is durable");
+        let second_fails = written();
+        second_fails.was_shut_down(0);
+        assert!(!second_fails.on_connect_along(0, true, &info, &mut None));
+        second_fails.disconnected(1);
+        assert!(second_fails.on_connect_along(1, false, &info, &mut None), "its writes were volatile");
+        let both_fail = written();
+        both_fail.was_shut_down(0);
+        [0, 1].into_iter().for_each(|path| both_fail.disconnected(path));
+        assert!(both_fail.on_connect_along(0, true, &info, &mut None), "the second one may not come back");
+        let flushed = written();
+        flushed.succeeded_along(0, &request(Operation::Flush, false), flushed.mark());
+        assert!(!flushed.reconnected(), "a Flush counts for both");
+    }
+
+    #[test]
+    fn writes_of_an_earlier_daemon_came_along_any_path() {
+        let previous = Some(PreviousSession { power: None, survivors: ALL });
+        for (paths, is_lost) in [(1, false), (2, true)] {
+            let unflushed = Unflushed::along(paths, LossNotice::FailFlush, previous);
+            unflushed.was_shut_down(0);
+            assert_eq!(unflushed.reconnected(), is_lost, "{paths}");
+        }
     }
 }

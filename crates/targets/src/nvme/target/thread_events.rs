@@ -17,7 +17,7 @@ impl Target {
             count += 1;
             match event {
                 ThreadEvent::Up(link) => self.on_connected(link),
-                ThreadEvent::Durable => self.unflushed.flushed(self.unflushed.mark()),
+                ThreadEvent::Durable => self.unflushed.was_shut_down(0),
                 ThreadEvent::Down => self.on_lost(lane),
                 ThreadEvent::MemoryReleased => self.release_held(lane),
                 ThreadEvent::AdminDone { request, status } => self.admin_done(&request, status, lane),
