@@ -479,6 +479,25 @@ impl Health {
 mod tests {
     use super::*;
 
+    /// Counters with known values, for golden records.
+    impl Health {
+        pub(crate) fn golden() -> Self {
+            let mut health = Self::new();
+            health.here.succeeded[0] = Moved { commands: 10, bytes: 40960 };
+            health.power.since_ns = Some(1_000_000_000);
+            (health.power.cycles, health.power.unsafe_shutdowns) = (6, 2);
+            health
+        }
+
+        /// Checks the known values. `since_ns` is the time of the power on for this process.
+        pub(crate) fn check_golden(&self, since_ns: u64) {
+            let moved = self.here.succeeded[0];
+            assert_eq!((moved.commands, moved.bytes), (10, 40960));
+            assert_eq!(self.power.since_ns, Some(since_ns));
+            assert_eq!((self.power.cycles, self.power.unsafe_shutdowns), (6, 2));
+        }
+    }
+
     #[test]
     fn data_units_are_rounded_up() {
         assert_eq!([0, 1, 512_000, 512_001].map(data_units), [0, 1, 1, 2]);

@@ -406,3 +406,6 @@ impl SubsystemRecord {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;
