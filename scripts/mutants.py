@@ -8,10 +8,12 @@ One build contains all changes (mutants_tree.py), and each is tested by the test
   3. the unit tests of the daemon
   4. the tests of the whole daemon
 
-The first failure ends them. Changes that one build cannot contain are built one by one, in the end.
+The first failure ends them. With --under the first stage is the only one, and with --by the
+second, too. Changes that one build cannot contain are built one by one, in the end.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -20,7 +22,7 @@ import signal
 import subprocess
 import sys
 
-from mutants_tests import Binary, Tests
+from mutants_tests import WORKERS, Binary, Tests
 from mutants_tree import Tree, original
 
 DAEMON = "sluice"
@@ -45,6 +47,9 @@ def arguments():
     parser.add_argument("--profile", default="mutants")
     parser.add_argument("--nice", type=int, default=15)
     parser.add_argument("--skip", default="", help="parts of names of tests that are left out")
+    parser.add_argument("--under", default="", help="folders or files whose changes are all tested, by their crates alone")
+    parser.add_argument("--by", default="", help="other packages whose tests are run, too, with --under")
+    parser.add_argument("--patience", type=int, default=40, help="seconds without the end of a test that are no end")
     parser.add_argument("mutants", nargs="*", help="names instead of a sample")
     return parser.parse_args()
 
@@ -54,7 +59,7 @@ class Build:
 
     def __init__(self, options):
         self.tree, self.profile, self.program, self.work = options.tree, options.profile, options.program, options.work
-        self.nice = ["nice", "-n", str(options.nice - 5)]
+        self.nice, self.packages = ["nice", "-n", str(options.nice - 5)], ["--workspace"]
         self.work.mkdir(parents=True, exist_ok=True)
 
     def output(self, *words):
@@ -70,6 +75,10 @@ class Build:
                       and not any(part in it["file"] for part in EXCLUDED_FILES)]
         return sorted(drawn_from, key=lambda it: it["name"])
 
+    def only(self, packages):
+        """Leaves all other crates' tests out of what is built."""
+        self.packages = [word for package in sorted(packages) for word in ("--package", package)]
+
     def make_switch(self):
         """Compiles the switch, and a wrapper of rustc that gives it to the crates of the workspace."""
         library, wrapper = self.work / "libmutants_switch.rlib", self.work / "rustc"
@@ -82,8 +91,8 @@ class Build:
         wrapper.chmod(0o755)
 
     def cargo(self, *words):
-        """Messages of cargo for the whole workspace, and whether it succeeded."""
-        command = [*self.nice, "cargo", *words, "--workspace", "--profile", self.profile, "--message-format", "json"]
+        """Messages of cargo for the crates that are built, and whether it succeeded."""
+        command = [*self.nice, "cargo", *words, *self.packages, "--profile", self.profile, "--message-format", "json"]
         child = subprocess.run(command, cwd=self.tree, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env={**os.environ, "RUSTC_WORKSPACE_WRAPPER": str(self.work / "rustc")})
         if child.returncode and not child.stdout:
@@ -180,62 +189,73 @@ def judge(tests, change, place, stages):
 
 def draw(options, build):
     changes = build.changes()
-    if not options.mutants:
-        drawn = random.Random(options.seed).sample(changes, min(options.sample, len(changes)))
-    else:
+    if options.mutants:
         drawn = [it for it in changes if it["name"] in options.mutants]
         missing = set(options.mutants) - {it["name"] for it in drawn}
         if missing:
             sys.exit(f"error: there is no such change: {', '.join(sorted(missing))}")
+    elif options.under:
+        drawn = [it for it in changes if it["file"].startswith(tuple(options.under.split()))]
+        if not drawn:
+            sys.exit(f"error: there is no change under {options.under}")
+    else:
+        drawn = random.Random(options.seed).sample(changes, min(options.sample, len(changes)))
+    if options.under:
+        build.only({it["package"] for it in drawn} | set(options.by.split()))
     for number, change in enumerate(drawn, 1):
         change["number"] = number
-    print(f"{len(drawn)} of {len(changes)} changes, seed {options.seed}\n", flush=True)
+    origin = f"all under {options.under}" if options.under else f"seed {options.seed}"
+    print(f"{len(drawn)} of {len(changes)} changes, {origin}\n", flush=True)
     return drawn
 
 
 def tests_of(options, build, binaries, places):
     work = build.work
-    return Tests(binaries, stage_of, work / "tests.jsonl", work / "runs", places, options.nice, options.skip.split())
+    return Tests(binaries, stage_of, work / "tests.jsonl", work / "runs", places, options.nice, options.skip.split(),
+                 options.patience)
 
 
-def test_together(options, build, tree, report, changes):
+def test_together(options, build, tree, report, changes, stages):
     """Tests all changes of the one build; returns those that need another."""
     binaries = build.make(tree)
     drawn = {change["number"]: change for change in changes}
     for number in tree.not_built:
-        report.show(drawn[number], report.known(drawn[number], WHOLE) or report.add(drawn[number], WHOLE, NOT_BUILT))
+        change = drawn[number]
+        report.show(change, report.known(change, stages[-1]) or report.add(change, stages[-1], NOT_BUILT))
     tests = tests_of(options, build, binaries, len(changes) + 1)
     places = tree.places()
 
     def through(stage, numbers):
         """Reports those that the stage notices, and returns the others."""
-        left = []
-        for number in numbers:
+        def one(number):
             change = drawn[number]
-            it = report.known(change, stage)
-            if not it:
-                found = judge(tests, change, places[number], [stage])
-                it = report.add(change, stage, *(found or (NOT_NOTICED,)))
-            if it["stage"] == NOT_NOTICED and stage != WHOLE:
-                left.append(number)
-            else:
-                report.show(change, it)
+            return report.known(change, stage) or report.add(
+                change, stage, *(judge(tests, change, places[number], [stage]) or (NOT_NOTICED,)))
+
+        left = []
+        with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
+            for number, it in zip(numbers, pool.map(one, numbers)):
+                if it["stage"] == NOT_NOTICED and stage != stages[-1]:
+                    left.append(number)
+                else:
+                    report.show(drawn[number], it)
         return left
 
     left = []
     for package in sorted({drawn[number]["package"] for number in places}):
         tests.measure(tests.keys(package, CRATE))
         left += through(CRATE, sorted(number for number in places if drawn[number]["package"] == package))
-    for stage in STAGES[1:]:
+    for stage in stages[1:]:
         for number in left:
             tests.measure(tests.keys(drawn[number]["package"], stage))
         left = through(stage, left)
     return tree.apart()
 
 
-def test_alone(options, build, report, change):
+def test_alone(options, build, report, change, stages):
     """Builds the tree with one change, and tests it by all tests of the build."""
-    it = report.known(change, WHOLE)
+    upto = stages[-1]
+    it = report.known(change, upto)
     if not it:
         path = build.tree / change["file"]
         text = original(build.tree, change["file"])
@@ -244,11 +264,11 @@ def test_alone(options, build, report, change):
             path.write_text(text[:at] + change["replacement"] + text[behind:])
             messages, good = build.cargo("test", "--no-run")
             if not good:
-                it = report.add(change, WHOLE, NOT_BUILT)
+                it = report.add(change, upto, NOT_BUILT)
             else:
                 tests = tests_of(options, build, build.binaries(messages), 0)
-                found = judge(tests, {**change, "number": 0}, None, STAGES)
-                it = report.add(change, WHOLE, *(found or (NOT_NOTICED,)))
+                found = judge(tests, {**change, "number": 0}, None, stages)
+                it = report.add(change, upto, *(found or (NOT_NOTICED,)))
         finally:
             path.write_text(text)
     report.show(change, it)
@@ -263,18 +283,20 @@ def main():
         sys.exit(f"error: {options.tree} has changes that are not committed; commit them, or name another TREE")
     started.touch()
     drawn = draw(options, build)
+    stages = STAGES[:2 if options.by else 1] if options.under else STAGES
     build.make_switch()
     report = Report(build.work / "results.jsonl")
     print("| change | noticed by | test |\n|---|---|---|", flush=True)
-    apart = test_together(options, build, Tree(build.tree, drawn, build.work / "not-built.json"), report, drawn)
+    apart = test_together(options, build, Tree(build.tree, drawn, build.work / "not-built.json"), report, drawn,
+                          stages)
     # Until here the tree stays as it is if this is ended, so that the next run need not build it again.
     put_back = ["git", "checkout", "--quiet", "--", "."]
     subprocess.run(put_back, cwd=build.tree, check=True)
     for change in apart:
-        test_alone(options, build, report, change)
+        test_alone(options, build, report, change, stages)
     started.unlink()
-    stages = [it["stage"] for (_, upto), it in report.results.items() if upto == WHOLE or it["stage"] != NOT_NOTICED]
-    print(f"\n{len(drawn) - stages.count(NOT_BUILT)} changes built; {stages.count(NOT_NOTICED)} not noticed")
+    ends = [it["stage"] for (_, upto), it in report.results.items() if upto == stages[-1] or it["stage"] != NOT_NOTICED]
+    print(f"\n{len(drawn) - ends.count(NOT_BUILT)} changes built; {ends.count(NOT_NOTICED)} not noticed")
 
 
 if __name__ == "__main__":

@@ -34,10 +34,9 @@ ip link set lo up
 cd /
 exec "$@"
 """
-# A run in which no test ends for this many times the time of its longest test, and this many seconds more, does not end.
+# A run in which no test ends for this many times the time of its longest test, and `patience` seconds more, does not end.
 SLOWER = 5
-SLOWER_AND_S = 40
-# Sandboxes that measure at the same time. Changes are tested in one.
+# Sandboxes with a run at the same time.
 WORKERS = 2
 
 
@@ -110,9 +109,9 @@ def listed(binary):
 class Tests:
     """All tests of the build; `base` keeps their times and places."""
 
-    def __init__(self, binaries, stage_of, base, folder, places, nice, skip):
+    def __init__(self, binaries, stage_of, base, folder, places, nice, skip, patience):
         self.binaries, self.stage_of = {it.key: it for it in binaries}, stage_of
-        self.base, self.skip = base, skip
+        self.base, self.skip, self.patience = base, skip, patience
         self.sandboxes = [Sandbox(folder / str(number), places, nice) for number in range(WORKERS)]
         self.known, self.measured = {}, set()
         if base.exists():
@@ -132,23 +131,29 @@ class Tests:
             for name in listed(self.binaries[key]):
                 if (key, name) not in self.known and not any(word in name for word in self.skip):
                     wanted.append((key, name))
-        free, lock = list(self.sandboxes), threading.Lock()
+        lock = threading.Lock()
 
         def one(job):
             key, name = job
-            sandbox = free.pop()
             for _ in range(2):
                 began = time.monotonic()
-                run = sandbox.run(self.binaries[key], alone(name), 0, 600)
+                run = self.run(key, alone(name), 0, 600)
                 seconds, ok = time.monotonic() - began, name in run["passed"]
                 if ok:
                     break
-            free.append(sandbox)
             with lock:
                 self.keep({"binary": key, "test": name, "ok": ok, "seconds": round(seconds, 3), "reached": run["reached"]})
 
         with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
             list(pool.map(one, wanted))
+
+    def run(self, key, words, number, silence_s):
+        """Runs tests in a sandbox that is free. No more than WORKERS threads do."""
+        sandbox = self.sandboxes.pop()
+        try:
+            return sandbox.run(self.binaries[key], words, number, silence_s)
+        finally:
+            self.sandboxes.append(sandbox)
 
     def keep(self, it):
         self.known[it["binary"], it["test"]] = it
@@ -168,10 +173,10 @@ class Tests:
     def notices(self, key, tests, number):
         """The first of these tests of a binary that fails with the change, or none."""
         left, threads = [it["test"] for it in tests], "2"
-        silence_s = max(it["seconds"] for it in tests) * SLOWER + SLOWER_AND_S
+        silence_s = max(it["seconds"] for it in tests) * SLOWER + self.patience
         while left:
             words = ["--exact", *left, "--test-threads", threads]
-            run = self.sandboxes[0].run(self.binaries[key], words, number, silence_s)
+            run = self.run(key, words, number, silence_s)
             left = [name for name in left if name not in run["passed"]]
             if run["failed"]:
                 name = run["failed"][0]
@@ -189,7 +194,7 @@ class Tests:
     def fails_again(self, key, name, number, silence_s):
         """Whether a test that failed with a change fails with it again, alone. A test that fails by itself is no notice."""
         for _ in range(2):
-            run = self.sandboxes[0].run(self.binaries[key], alone(name), number, silence_s)
+            run = self.run(key, alone(name), number, silence_s)
             if name not in run["passed"]:
                 return True
         print(f"failed once in three times: {name} with {number}", file=sys.stderr, flush=True)
