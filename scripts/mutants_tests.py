@@ -36,6 +36,8 @@ exec "$@"
 """
 # A run in which no test ends for this many times the time of its longest test, and `patience` seconds more, does not end.
 SLOWER = 5
+# A failure need not be made small.
+FOR_TESTS = {"RUST_BACKTRACE": "0", "PROPTEST_RNG_SEED": "7", "PROPTEST_MAX_SHRINK_ITERS": "0"}
 # Sandboxes with a run at the same time.
 WORKERS = 2
 
@@ -66,7 +68,7 @@ class Sandbox:
         hidden = ("SLUICE_MUTANT", "TMPDIR", "RUSTC_WORKSPACE_WRAPPER")
         kept = {name: value for name, value in os.environ.items() if name not in hidden}
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                      env=kept | {"RUST_BACKTRACE": "0", "PROPTEST_RNG_SEED": "7"})
+                                      env=kept | FOR_TESTS)
         if self.child.stdout.readline() != "ready\n":
             sys.exit("error: there is no sandbox")
 

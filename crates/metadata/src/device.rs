@@ -144,6 +144,12 @@ impl Device {
         }
     }
 
+    /// Treats a file as a block device, which keeps its length.
+    #[cfg(test)]
+    pub(crate) fn into_block(self) -> Self {
+        Self { is_block: true, ..self }
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -28,4 +28,6 @@ pub use set::{Assembly, Place, Refusal, Verdict, judge};
 pub use uuid::Uuid;
 
 #[cfg(test)]
+mod device_tests;
+#[cfg(test)]
 mod tests;

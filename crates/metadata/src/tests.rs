@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
+mod labels;
+
 const MIB: u64 = 1 << 20;
 const STRIPE: Shape = Shape { kind: SetKind::Stripe, chunk: 65536 };
 const MIRROR: Shape = Shape { kind: SetKind::Mirror, chunk: 0 };

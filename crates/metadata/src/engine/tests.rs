@@ -4,6 +4,8 @@ use super::{BLOCK, Content, Halves, IO_MAX, Loader, Position, Reading, Rules, So
 use crc32c::crc32c;
 use proptest::prelude::*;
 
+mod order;
+
 /// Bytes of a sector, which no power cut tears.
 const SECTOR: usize = 512;
 
