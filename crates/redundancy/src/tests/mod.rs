@@ -5,6 +5,7 @@ mod jobs;
 mod log;
 mod parts;
 mod rig;
+mod set;
 mod steps;
 mod storage;
 

@@ -1,7 +1,9 @@
 //! Tests of the parts of arrays that hold no state. The whole is tested in `crates/sim`, against the model.
 
+mod cells;
 mod image;
 mod journal;
+mod state;
 
 use super::code::{self, Cells};
 use super::geometry::{Cut, Geometry};
