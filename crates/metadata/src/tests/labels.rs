@@ -115,6 +115,18 @@ fn a_label_beyond_a_limit_is_broken() {
 }
 
 #[test]
+fn only_zeros_are_blank() {
+    let mut bytes = vec![0; LABEL_BYTES];
+    assert_eq!(Label::decode(&bytes), Copy::Blank);
+    for at in [0, 8, LABEL_BYTES - 1] {
+        bytes[at] = 1;
+        assert_eq!(Label::decode(&bytes), Copy::Foreign);
+        bytes[at] = 0;
+    }
+    assert_eq!(Label::decode(&vec![1; LABEL_BYTES]), Copy::Foreign);
+}
+
+#[test]
 fn names_are_those_of_the_configuration() {
     for name in ["stripe", "concat", "mirror", "replicate", "parity"] {
         assert_eq!(SetKind::named(name).map(SetKind::name), Some(name));

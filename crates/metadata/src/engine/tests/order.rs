@@ -117,3 +117,22 @@ fn zeros_count_when_they_are_durable() {
     let (header, body) = (halves.header_at(1), halves.body_at(1, 0));
     assert_eq!(checkpoint(&mut writer, None), [body, header]);
 }
+
+/// Continues a log behind a body that is longer than the room kept for one: the next record follows the others.
+#[test]
+fn a_writer_continues_where_the_log_ends() {
+    let Kind { halves, rules, .. } = flushed();
+    for (body, next) in [(3, 0), (20, 6), (25, 1)] {
+        let log = Position { half: 1, generation: 4, next };
+        let mut writer = Writer::at(halves, rules, log, body);
+        assert!(writer.has_room() && !writer.is_stale() && writer.is_idle());
+        writer.append(true);
+        let (state, mut buffer) = (State::new(), vec![0; IO_MAX]);
+        let mut source = Writing { state: &state, record: 1 };
+        assert_eq!(writer.next(&mut source, &mut buffer), Step::Flush);
+        let at = halves.record_at(1, body, next);
+        assert_eq!(writer.next(&mut source, &mut buffer), Step::Write { at, length: BLOCK });
+    }
+    let full = Position { half: 1, generation: 4, next: 2 };
+    assert!(!Writer::at(halves, rules, full, 25).has_room());
+}
