@@ -376,3 +376,19 @@ fn a_dropped_arena_leaves_its_addresses() {
     // Other tests run at the same time, and map less than this.
     assert!(mapped() < before + COUNT * LENGTH / 2);
 }
+
+/// Compares the address of each offset, and the bytes behind it: none beyond the pages that are mapped.
+#[test]
+fn the_address_of_a_byte_is_behind_the_first_by_its_offset() {
+    for length in [1, 4096, 5000, Arena::HUGE_PAGE, Arena::HUGE_PAGE + 1] {
+        let arena = Arena::new(length).expect("memory");
+        let (first, mapped) = arena.address_of(0, usize::MAX);
+        assert!(mapped >= length && mapped - length < Arena::HUGE_PAGE);
+        for offset in [0, 1, length / 2, length - 1, length] {
+            let (address, bytes) = arena.address_of(offset as u64, usize::MAX);
+            assert_eq!((address.addr(), bytes), (first.addr() + offset, mapped - offset));
+            assert_eq!(arena.address_of(offset as u64, 1).1, 1.min(mapped - offset));
+        }
+        assert_eq!(arena.address_of(u64::MAX, 1).0.addr(), first.addr() + length);
+    }
+}

@@ -111,6 +111,21 @@ fn a_device_is_claimed_when_its_lock_is_released_soon() {
     releases.join().expect("no panic");
 }
 
+/// Checks the flags of a device that was claimed: an open never waits for a tape or a lease.
+#[test]
+fn a_device_is_opened_without_waiting() {
+    let disk = Disk::new(&[1; 4096]);
+    let _device = disk.file();
+    let is_it = |entry: &fs::DirEntry| fs::read_link(entry.path()).is_ok_and(|path| path == disk.path());
+    let entry =
+        fs::read_dir("/proc/self/fd").expect("there is one").flatten().find(is_it).expect("it is open");
+    let about =
+        fs::read_to_string(Path::new("/proc/self/fdinfo").join(entry.file_name())).expect("it is open");
+    let flags = about.lines().find_map(|line| line.strip_prefix("flags:")).expect("there are some");
+    let flags = u32::from_str_radix(flags.trim(), 8).expect("octal");
+    assert_ne!(flags & rustix::fs::OFlags::NONBLOCK.bits(), 0, "{about}");
+}
+
 #[test]
 fn a_file_that_cannot_be_opened_is_not_in_use() {
     // The kernel lets no process write a program that runs.
