@@ -301,7 +301,7 @@ fn check(regions: &mut Regions, model: &[Simple], random: &mut Random) {
     let first = random.below(model.len() as u64) as usize;
     let some = first..first + random.below((model.len() - first) as u64 + 1) as usize;
     assert_eq!(regions.are_quiet(some.clone()), model[some].iter().all(|it| it.writers == 0));
-    // No region that is stale is forgotten.
+    // Each region that is stale is found.
     let stale = model.iter().fold(0, |all, it| all | it.stale);
     assert!(regions.behind().covers(Members(stale)));
     let members = Members(1 << random.below(3));

@@ -27,4 +27,6 @@ pub(crate) use wire::{METRICS, ORDERS, json};
 pub use wire::{StoreOrder, StoreStatus, VersionStatus};
 
 #[cfg(test)]
+mod disk_tests;
+#[cfg(test)]
 mod tests;
