@@ -1,9 +1,13 @@
 //! Tests of a set's state: its bytes on the disk, their limits, and its regions against a simple model.
 
+use super::rig::Rig;
+use super::start;
 use crate::log::state_max;
 use crate::regions::Regions;
 use crate::set::{CHANGES_MAX, Change, REGION_MIN, REGIONS_MAX, Set};
-use crate::{LOG_MIN, MEMBERS_MAX, Members, UNSEEN, region_bytes};
+use crate::{
+    Begun, Config, Ended, LOG_MIN, MEMBERS_MAX, Members, Mirror, Status, Step, UNSEEN, region_bytes,
+};
 use sluice_sim::Random;
 
 const REGION: u64 = 8192;
@@ -205,7 +209,7 @@ fn members_are_bits() {
     }
 }
 
-/// Region of the model: wanted and stale masks, age, writers, and whether it is doubtful.
+/// Region of the model: its masks, its age, its writers, and whether it is doubtful.
 #[derive(Clone, Default)]
 struct Simple {
     wanted: u8,
@@ -318,4 +322,105 @@ fn check(regions: &mut Regions, model: &[Simple], random: &mut Random) {
     assert_eq!(regions.count(|region| !region.stale.and(members).is_empty()), bytes);
     let (start, end) = (random.below(size), size + random.below(REGION));
     assert_eq!(regions.of(&(start..end)), (start / REGION) as usize..model.len());
+}
+
+/// Compares the words for the state of a set and of its members for all masks.
+#[test]
+fn a_state_is_in_words() {
+    let members = Members::first(2);
+    for (masks, number) in
+        (0..256u32).map(|masks| [masks & 3, masks >> 2 & 3, masks >> 4 & 3, masks >> 6]).zip(0..)
+    {
+        let [current, joined, stale, out] = masks.map(|mask| Members(mask as u8));
+        let status = Status { members, current, joined, stale, out, ..Status::default() };
+        let missing = members.without(current);
+        let word = if missing.is_empty() && stale.is_empty() {
+            "in sync"
+        } else if missing.is_empty() || missing.and(joined) != Members::NONE {
+            "resyncing"
+        } else if missing.without(out).is_empty() {
+            "out"
+        } else {
+            "degraded"
+        };
+        assert_eq!(status.state(), word, "{number}");
+        for member in 0..2 {
+            let word = match [out, current, stale, joined].map(|mask| mask.contains(member)) {
+                [true, ..] => "out",
+                [_, true, false, _] => "in sync",
+                [.., true] => "resyncing",
+                _ => "lost",
+            };
+            assert_eq!(status.state_of(member), word, "{number} {member}");
+        }
+    }
+    for (log_is_broken, log_was_damaged, word) in [
+        (false, false, "good"),
+        (true, false, "broken"),
+        (false, true, "was damaged"),
+        (true, true, "broken"),
+    ] {
+        let words = Status { members, log_is_broken, log_was_damaged, ..Status::default() }.to_string();
+        assert!(words.contains(word), "{words}");
+    }
+}
+
+/// Creates sets whose regions just fit into their log, and sets that are one region larger.
+#[test]
+fn a_log_has_room_for_its_regions() {
+    let shape = |size: u64, log_bytes: u64| Config {
+        members: 2,
+        size,
+        region_bytes: 4096,
+        log_bytes,
+        piece_bytes: 2048,
+        rate: 1,
+        promotes: false,
+        id: 1,
+        storage: [0; MEMBERS_MAX],
+        new: Members::NONE,
+    };
+    // The state has 216 bytes and one for each region.
+    for (log_bytes, most) in [(LOG_MIN, (64 - 17) * 4096 - 216), (32 << 20, 1 << 20)] {
+        let mut mirror = Mirror::new(shape(most * 4096, log_bytes)).expect("it fits");
+        assert_eq!(mirror.size(), most * 4096);
+        assert!(Mirror::new(shape(most * 4096 + 1, log_bytes)).is_err());
+        assert!(mirror.resize(most * 4096 + 1).expect_err("no room").contains("the log is too small"));
+        assert_eq!(mirror.size(), most * 4096);
+        mirror.resize(8192).expect("it is smaller");
+        assert_eq!((mirror.size(), mirror.status().size), (8192, 8192));
+    }
+    assert!(Mirror::new(shape(4096, LOG_MIN - 1)).is_err());
+}
+
+/// Fails a write of the source beside a copy of its region: the copied part may differ again.
+#[test]
+fn a_region_that_is_stale_again_is_copied_from_its_beginning() {
+    let mut rig = Rig::new(1, 2, false);
+    start(&mut rig);
+    rig.come_to_rest();
+    rig.write_at(0..512);
+    while rig.turn() {}
+    let (write, begun) = rig.mirror.begin(3072..3584);
+    assert!(matches!(begun, Begun::Go(_)), "the region is marked");
+    rig.mirror.set.regions.make_stale(0..1, Members::one(1));
+    let mut now_ns = rig.now_ns;
+    let mut next_copy = |mirror: &mut Mirror| loop {
+        now_ns += 1_000_000_000;
+        match mirror.next(now_ns) {
+            Some(Step::Copy { to, offset, length, .. }) => return (to, offset, length),
+            Some(Step::Flush { member }) => mirror.flushed(member, true),
+            Some(Step::WriteLog { .. }) => mirror.log_written(true, now_ns),
+            _ => {}
+        }
+    };
+    assert_eq!(next_copy(&mut rig.mirror), (Members::one(1), 0, 2048));
+    assert_eq!(rig.mirror.end(write, Members::one(0)), Ended::Failed);
+    rig.mirror.copied(Members::NONE, 0);
+    assert_eq!(next_copy(&mut rig.mirror), (Members::one(1), 0, 2048), "from the beginning");
+    rig.mirror.copied(Members::NONE, 0);
+    assert_eq!(next_copy(&mut rig.mirror), (Members::one(1), 2048, 2048));
+    assert_eq!(rig.mirror.status().stale_bytes, 4096);
+    rig.mirror.copied(Members::NONE, 0);
+    assert_eq!(rig.mirror.status().stale_bytes, 0);
 }
