@@ -146,7 +146,7 @@ fn regions_are_as_in_a_model() {
         for _ in 0..200 {
             let first = random.below(model.len() as u64) as usize;
             let some = first..first + 1 + random.below((model.len() - first) as u64) as usize;
-            let members = 1 << random.below(5);
+            let members = [1, 2, 4, 8, 16, UNSYNCED.0][random.below(6) as usize];
             match random.below(8) {
                 0 => {
                     states.make_stale(some.clone(), Members(members));
