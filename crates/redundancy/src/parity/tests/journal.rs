@@ -72,7 +72,8 @@ fn batches_are_read_back_up_to_the_torn_one() {
     let mut entries = [
         Entry::new(0..4096, 0b1101, 0, 0b10),
         Entry::zeroes(8192..1 << 20, 0),
-        Entry::new(8192..8704, 0b1, 0, 0),
+        // It ends with its chunk.
+        Entry::new(15872..16384, 0b1, 0, 0),
     ];
     let mut at = Place { sequence: 5, block: 0 };
     for _ in 0..3 {
