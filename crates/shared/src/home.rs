@@ -110,6 +110,24 @@ impl<O: Object> Home<O> {
         &self.object
     }
 
+    pub fn object_mut(&mut self) -> &mut O {
+        &mut self.object
+    }
+
+    /// Acknowledges that this many further notes of a port are durable.
+    pub fn acknowledge(&mut self, number: PortNumber, notes: u64) {
+        let Some(port) = &self.ports[number.index()] else { return };
+        port.side.noted.fetch_add(notes, Ordering::Release);
+        port.side.notifier.notify();
+    }
+
+    /// Reports that notes of a port that are not acknowledged never will be.
+    pub fn fail_notes(&mut self, number: PortNumber) {
+        let Some(port) = &self.ports[number.index()] else { return };
+        port.side.notes_failed.store(true, Ordering::Release);
+        port.side.notifier.notify();
+    }
+
     /// Adds a port, which may have sent messages already, or be closed.
     pub fn attach(&mut self, connection: Connection) {
         let Connection { number, requests, answers, side } = connection;
@@ -183,6 +201,7 @@ impl<O: Object> Home<O> {
         let Some(port) = &mut self.ports[number.index()] else { return };
         match request {
             Request::GiveBack(unit) => self.object.give_back(number, unit),
+            Request::Note(word) => self.object.note(number, word),
             Request::Take { need, extra } => {
                 debug_assert!(port.want.is_none(), "a port has one request at a time");
                 port.want = Some(Want { need: need as usize, extra: extra as usize });

@@ -12,6 +12,8 @@ pub(crate) enum Request {
         extra: u32,
     },
     GiveBack(Unit),
+    /// Change that the home makes durable, in the object's own form.
+    Note(u64),
     /// Answers a recall. `kept` if waiting commands need the port's credit.
     Recalled {
         round: u32,
@@ -38,6 +40,7 @@ impl Request {
         match self {
             Self::Take { need, extra } => [0, pair(need, extra)],
             Self::GiveBack(unit) => [1, unit],
+            Self::Note(word) => [3, word],
             Self::Recalled { round, kept } => [2, pair(round, kept.into())],
         }
     }
@@ -47,6 +50,7 @@ impl Request {
         match kind {
             0 => Self::Take { need: low, extra: high },
             1 => Self::GiveBack(value),
+            3 => Self::Note(value),
             _ => Self::Recalled { round: low, kept: high != 0 },
         }
     }

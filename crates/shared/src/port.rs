@@ -52,6 +52,9 @@ pub struct Port {
     /// Latest round of recalls that was seen, and that was answered.
     round: u32,
     answered: u32,
+    /// Notes whose acknowledgement was seen.
+    noted: u64,
+    notes_failed: bool,
 }
 
 /// Contents of a [`receive`](Port::receive).
@@ -73,6 +76,7 @@ impl Port {
     ) -> Self {
         let credit = Vec::with_capacity(ANSWERS + CREDIT);
         let (advance, pending, taken, keeps, round, answered) = (CREDIT, Pending::None, false, false, 0, 0);
+        let (noted, notes_failed) = (0, false);
         Self {
             number,
             outgoing,
@@ -86,6 +90,8 @@ impl Port {
             keeps,
             round,
             answered,
+            noted,
+            notes_failed,
         }
     }
 
@@ -158,6 +164,27 @@ impl Port {
         if self.outgoing.push(Request::GiveBack(unit).words()) { Ok(()) } else { Err(unit) }
     }
 
+    /// Sends a note to the home, in order with the units that are given back.
+    ///
+    /// # Errors
+    /// The ring has no room; the caller sends the note in a later turn.
+    pub fn note(&mut self, word: u64) -> Result<(), u64> {
+        if self.outgoing.push(Request::Note(word).words()) { Ok(()) } else { Err(word) }
+    }
+
+    /// Returns the number of notes that were acknowledged since the port was made, as the last
+    /// [`receive`](Self::receive) has seen.
+    #[must_use]
+    pub fn noted(&self) -> u64 {
+        self.noted
+    }
+
+    /// Returns whether notes have failed: none after the acknowledged ones is made durable.
+    #[must_use]
+    pub fn notes_failed(&self) -> bool {
+        self.notes_failed
+    }
+
     /// Gives all credit back, as far as the ring has room. For a drive that is idle.
     pub fn give_back_credit(&mut self) {
         while let Some(unit) = self.credit.last()
@@ -173,6 +200,9 @@ impl Port {
         // Read before the answers: units that were granted before the recall are among these.
         self.round = self.side.recall.load(Ordering::Acquire);
         let mut received = Received::default();
+        self.notes_failed = self.side.notes_failed.load(Ordering::Acquire);
+        let noted = self.side.noted.load(Ordering::Acquire);
+        received.messages += usize::from(std::mem::replace(&mut self.noted, noted) != noted);
         while let Some(words) = self.incoming.pop() {
             received.messages += 1;
             match Answer::from_words(words) {
@@ -207,7 +237,10 @@ impl Port {
     #[inline]
     #[must_use]
     pub fn has_news(&self) -> bool {
-        self.incoming.has_some() || self.side.recall.load(Ordering::Acquire) != self.answered
+        self.incoming.has_some()
+            || self.side.recall.load(Ordering::Acquire) != self.answered
+            || self.side.noted.load(Ordering::Acquire) != self.noted
+            || self.side.notes_failed.load(Ordering::Acquire) != self.notes_failed
     }
 
     /// Gives the credit back, unless waiting commands need it. Continues in the next turn if the ring has no room.

@@ -58,6 +58,9 @@ pub(crate) struct PortSide {
     /// Latest round of recalls that concerns the port.
     pub(crate) recall: AtomicU32,
     pub(crate) closed: AtomicBool,
+    /// Number of notes that the home has acknowledged, and whether a later one has failed.
+    pub(crate) noted: AtomicU64,
+    pub(crate) notes_failed: AtomicBool,
     pub(crate) notifier: Notifier,
 }
 
@@ -68,6 +71,14 @@ pub struct Connection {
     pub(crate) requests: Receiver,
     pub(crate) answers: Sender,
     pub(crate) side: Arc<PortSide>,
+}
+
+impl Connection {
+    /// Returns the number of the port.
+    #[must_use]
+    pub fn number(&self) -> PortNumber {
+        self.number
+    }
 }
 
 /// A bit for each port. The summary has a bit for each word with some.
@@ -140,6 +151,11 @@ impl HomeSide {
         self.signals.take(each);
     }
 
+    /// Wakes a home that sleeps, for a message that came another way.
+    pub fn wake(&self) {
+        self.notifier.notify();
+    }
+
     /// Announces messages of a port again; called by the home itself.
     pub(crate) fn signal_again(&self, number: PortNumber) {
         self.signals.set(number);
@@ -156,6 +172,11 @@ impl HomeSide {
             let bit = 1 << (number.index() % 64);
             self.numbers[number.index() / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
         })
+    }
+
+    /// Frees the number of a port that no home was given. For control threads.
+    pub fn release(&self, number: PortNumber) {
+        self.free_number(number);
     }
 
     pub(crate) fn free_number(&self, number: PortNumber) {
@@ -175,7 +196,13 @@ impl HomeSide {
         }
         let notifier = Notifier::new().map_err(Refused::Io)?;
         let number = self.take_number().ok_or(Refused::TooManyPorts)?;
-        let side = Arc::new(PortSide { recall: AtomicU32::new(0), closed: AtomicBool::new(false), notifier });
+        let side = Arc::new(PortSide {
+            recall: AtomicU32::new(0),
+            closed: AtomicBool::new(false),
+            noted: AtomicU64::new(0),
+            notes_failed: AtomicBool::new(false),
+            notifier,
+        });
         let ((outgoing, requests), (answers, incoming)) = (ring(REQUESTS), ring(ANSWERS));
         let connection = Connection { number, requests, answers, side: Arc::clone(&side) };
         Ok((Port::new(number, outgoing, incoming, side, Arc::clone(self)), connection))

@@ -1,0 +1,279 @@
+//! A pool for control threads, and the thread that is its home.
+
+use crate::committer::Committer;
+use crate::layer::{OnFull, Parts, ThinPort};
+use crate::storage::Storage;
+use crate::{EXTENT, VolumeUse};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::dup;
+use sluice_shared::{Connection, HomeSide, Refused};
+use std::any::Any;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{error, fmt, io, thread};
+
+/// Reason for which a pool does not do something.
+#[derive(Debug)]
+pub enum Error {
+    Io(io::Error),
+    /// The device holds no pool, or a damaged one; in words.
+    Refused(String),
+    /// The metadata cannot be written any more.
+    Failed(String),
+    InUse(String),
+    NoVolume(String),
+    Impossible(String),
+    Port(Refused),
+    /// The pool has ended.
+    Gone,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "{error}"),
+            Self::Refused(words) | Self::Impossible(words) => f.write_str(words),
+            Self::Failed(words) => write!(f, "the metadata of the pool cannot be written: {words}"),
+            Self::InUse(name) => write!(f, "volume `{name}` is in use by another namespace"),
+            Self::NoVolume(name) => write!(f, "there is no volume `{name}` in the pool"),
+            Self::Port(error) => write!(f, "{error}"),
+            Self::Gone => f.write_str("the pool has ended"),
+        }
+    }
+}
+
+impl error::Error for Error {}
+
+/// Space of a pool. The bytes that are allocated once are `size - free - credit`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolUse {
+    /// Bytes of all extents.
+    pub size: u64,
+    /// Bytes that no volume has, neither in use nor as credit.
+    pub free: u64,
+    /// Bytes that volumes have taken in advance.
+    pub credit: u64,
+    /// Namespaces that use the pool.
+    pub users: usize,
+    pub volumes: Vec<VolumeUse>,
+    /// Reason for which no change is made any more.
+    pub failure: Option<String>,
+}
+
+type Reply<T> = Sender<Result<T, Error>>;
+
+/// Order of a control thread.
+enum Order {
+    Open(String, u64, Connection, Reply<crate::committer::Opened>),
+    Clone(String, String, Reply<()>),
+    Delete(String, Reply<()>),
+    Resize(String, u64, Reply<()>),
+    Grow(u64, Reply<()>),
+    Usage(Reply<PoolUse>),
+}
+
+/// A pool, for control threads. Its thread ends when the handle and all ports are dropped.
+#[derive(Debug)]
+pub struct ThinPool {
+    orders: Orders,
+    data_at: u64,
+    id: u64,
+}
+
+/// The way to the thread of a pool.
+#[derive(Clone, Debug)]
+struct Orders(Arc<Link>);
+
+#[derive(Debug)]
+struct Link {
+    /// Taken out by the drop alone.
+    sender: Mutex<Option<Sender<Order>>>,
+    side: Arc<HomeSide>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        drop(self.sender.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        self.side.wake();
+    }
+}
+
+impl Orders {
+    fn call<T>(&self, order: impl FnOnce(Reply<T>) -> Order) -> Result<T, Error> {
+        let (reply, answer) = channel();
+        let sender = self.0.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        sender.as_ref().and_then(|sender| sender.send(order(reply)).ok()).ok_or(Error::Gone)?;
+        drop(sender);
+        self.0.side.wake();
+        answer.recv().map_err(|_| Error::Gone)?
+    }
+}
+
+impl ThinPool {
+    /// Opens the pool on storage of `size` bytes, or makes one on storage of zeros. `hold` is dropped with the pool.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// The storage holds something else, or a damaged pool, or cannot be read and written.
+    pub fn start(storage: impl Storage + 'static, size: u64, hold: impl Any + Send) -> Result<Self, Error> {
+        let mut id = [0; 8];
+        getrandom::fill(&mut id).map_err(io::Error::other)?;
+        let committer = Committer::open(storage, size, u64::from_le_bytes(id))?;
+        let side = Arc::clone(committer.home.side());
+        let (data_at, id) = (committer.data_at(), committer.id());
+        let notifier = dup(side.as_fd()).map_err(io::Error::from)?;
+        let (sender, orders) = channel();
+        let run = move || {
+            serve(committer, &orders, &notifier);
+            drop(hold);
+        };
+        thread::Builder::new().name("thin-pool".to_owned()).spawn(run)?;
+        let orders = Orders(Arc::new(Link { sender: Mutex::new(Some(sender)), side }));
+        Ok(Self { orders, data_at, id })
+    }
+
+    fn call<T>(&self, order: impl FnOnce(Reply<T>) -> Order) -> Result<T, Error> {
+        self.orders.call(order)
+    }
+
+    /// Opens a volume for one layer over the device. A volume that does not exist is made, and one that is smaller
+    /// grows. Blocks.
+    ///
+    /// # Errors
+    /// The volume is in use, or the pool has no room for it.
+    pub fn open(&self, name: &str, size: u64, on_full: OnFull) -> Result<(ThinPort, VolumeControl), Error> {
+        let (port, connection) = self.orders.0.side.connect().map_err(Error::Port)?;
+        let opened = self.call(|reply| Order::Open(name.to_owned(), size, connection, reply));
+        // The home does not have the port of a volume that is not opened.
+        let opened = opened.inspect_err(|_| self.orders.0.side.release(port.number()))?;
+        let size = Arc::new(AtomicU64::new(opened.size));
+        let control =
+            VolumeControl { name: name.to_owned(), orders: self.orders.clone(), size: Arc::clone(&size) };
+        let parts = Parts { id: self.id, data_at: self.data_at, size, on_full };
+        Ok((ThinPort::new(port, opened, parts), control))
+    }
+
+    /// Makes a volume with the content of another one, which shares its extents. Blocks.
+    ///
+    /// # Errors
+    /// The other volume is in use.
+    pub fn clone_volume(&self, name: &str, from: &str) -> Result<(), Error> {
+        self.call(|reply| Order::Clone(name.to_owned(), from.to_owned(), reply))
+    }
+
+    /// Deletes a volume. Blocks.
+    ///
+    /// # Errors
+    /// The volume is in use.
+    pub fn delete_volume(&self, name: &str) -> Result<(), Error> {
+        self.call(|reply| Order::Delete(name.to_owned(), reply))
+    }
+
+    /// Takes the further extents of a device that has `size` bytes now. Blocks.
+    ///
+    /// # Errors
+    /// The device is too large.
+    pub fn grow(&self, size: u64) -> Result<(), Error> {
+        self.call(|reply| Order::Grow(size, reply))
+    }
+
+    /// Returns the space of the pool and of its volumes. Blocks.
+    ///
+    /// # Errors
+    /// The pool has ended.
+    pub fn usage(&self) -> Result<PoolUse, Error> {
+        self.call(Order::Usage)
+    }
+}
+
+/// Control of an open volume.
+#[derive(Clone, Debug)]
+pub struct VolumeControl {
+    name: String,
+    orders: Orders,
+    size: Arc<AtomicU64>,
+}
+
+impl VolumeControl {
+    /// Makes the volume larger. Blocks. The stack derives its size afterwards.
+    ///
+    /// # Errors
+    /// The volume would become smaller, or too large.
+    pub fn resize(&self, size: u64) -> Result<(), Error> {
+        self.orders.call(|reply| Order::Resize(self.name.clone(), size, reply))?;
+        self.size.fetch_max(size, Ordering::Release);
+        Ok(())
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the bytes of the volume.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+}
+
+/// Runs a pool until its handle and all of its ports are gone.
+fn serve<S: Storage>(mut committer: Committer<S>, orders: &Receiver<Order>, notifier: &OwnedFd) {
+    let mut is_left = false;
+    loop {
+        let mut work = committer.turn();
+        work += take_orders(&mut committer, orders, &mut is_left);
+        if work > 0 {
+            continue;
+        }
+        if is_left && committer.home.side().ports() == 0 {
+            return;
+        }
+        let was_left = is_left;
+        let is_idle = !committer.home.arm() && take_orders(&mut committer, orders, &mut is_left) == 0;
+        if is_idle && is_left == was_left {
+            // An error is a spurious wake-up.
+            let _ = poll(&mut [PollFd::new(notifier, PollFlags::IN)], None);
+        }
+        committer.home.disarm();
+        let _ = rustix::io::read(notifier, &mut [0; 8]);
+    }
+}
+
+/// Executes all orders that have arrived. Returns their number.
+fn take_orders<S: Storage>(
+    committer: &mut Committer<S>,
+    orders: &Receiver<Order>,
+    is_left: &mut bool,
+) -> usize {
+    let mut count = 0;
+    loop {
+        match orders.try_recv() {
+            Ok(order) => execute(committer, order),
+            Err(TryRecvError::Empty) => return count,
+            Err(TryRecvError::Disconnected) => {
+                *is_left = true;
+                return count;
+            }
+        }
+        count += 1;
+    }
+}
+
+fn execute<S: Storage>(committer: &mut Committer<S>, order: Order) {
+    // A caller that does not wait any more has no use for the answer.
+    match order {
+        Order::Open(name, size, connection, reply) => {
+            drop(reply.send(committer.open_volume(&name, size, connection)));
+        }
+        Order::Clone(name, from, reply) => drop(reply.send(committer.clone_volume(&name, &from))),
+        Order::Delete(name, reply) => drop(reply.send(committer.delete_volume(&name))),
+        Order::Resize(name, size, reply) => drop(reply.send(committer.resize_volume(&name, size))),
+        Order::Grow(size, reply) => drop(reply.send(committer.grow(size))),
+        Order::Usage(reply) => drop(reply.send(Ok(committer.usage()))),
+    }
+}
+
+const _: () = assert!(EXTENT.is_power_of_two());

@@ -1,0 +1,7 @@
+//! Pools on a disk that loses power.
+
+mod disk;
+mod power;
+mod rig;
+mod rules;
+mod stack;

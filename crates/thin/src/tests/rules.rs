@@ -1,0 +1,196 @@
+//! Rules of a pool, one by one.
+
+use super::disk::SharedDisk;
+use super::rig::Volume;
+use crate::committer::Committer;
+use crate::layer::OnFull;
+use crate::{EXTENT, Error};
+use sluice_command::{Operation, Request};
+use sluice_functions::Random;
+use sluice_nvme::Status;
+
+const DISK: usize = 3 << 20;
+
+type Home = Committer<SharedDisk>;
+
+fn pool() -> (SharedDisk, Home) {
+    let disk = SharedDisk::new(DISK, 1 << 16, 0xa5, Random::new(1));
+    let home = Committer::open(disk.clone(), DISK as u64, 1).expect("it is made");
+    (disk, home)
+}
+
+fn open(home: &mut Home, disk: &SharedDisk, name: &str) -> Volume {
+    Volume::open(home, disk, name, 64 << 20, OnFull::Fail).expect("it opens")
+}
+
+fn request(operation: Operation, offset: u64, length: u64) -> Request {
+    Request { operation, offset, length, ..Request::default() }
+}
+
+fn write(volume: &mut Volume, home: &mut Home, extent: u64, byte: u8) -> Option<Status> {
+    let request = request(Operation::Write, extent * EXTENT + 4096, 512);
+    volume.run(home, request, &[byte; 512]).map(|(status, _)| status)
+}
+
+fn read(volume: &mut Volume, home: &mut Home, offset: u64) -> Vec<u8> {
+    let (status, data) = volume.run(home, request(Operation::Read, offset, 512), &[]).expect("it ends");
+    assert_eq!(status, Status::SUCCESS);
+    data
+}
+
+fn extents(home: &Home) -> u64 {
+    home.usage().size / EXTENT
+}
+
+/// Writes to new extents until the pool is full; returns how many.
+fn fill(volume: &mut Volume, home: &mut Home) -> u64 {
+    for extent in 0.. {
+        match write(volume, home, extent, 7).expect("it ends") {
+            Status::SUCCESS => {}
+            status => {
+                assert_eq!(status, Status::CAPACITY_EXCEEDED);
+                return extent;
+            }
+        }
+    }
+    0
+}
+
+#[test]
+fn the_rest_of_a_new_extent_is_zeros_and_an_unwritten_one_costs_no_io() {
+    let (disk, mut home) = pool();
+    let mut volume = open(&mut home, &disk, "a");
+    let before = disk.lock().count;
+    assert_eq!(read(&mut volume, &mut home, 9 * EXTENT), [0; 512]);
+    assert_eq!(disk.lock().count, before);
+    assert_eq!(write(&mut volume, &mut home, 2, 5), Some(Status::SUCCESS));
+    assert_eq!(read(&mut volume, &mut home, 2 * EXTENT + 4096), [5; 512]);
+    for offset in [0, 512, 4096 - 512, 4096 + 512, EXTENT - 512] {
+        assert_eq!(read(&mut volume, &mut home, 2 * EXTENT + offset), [0; 512]);
+    }
+    assert_eq!(home.usage().volumes[0].allocated, EXTENT);
+}
+
+#[test]
+fn a_full_pool_refuses_and_takes_again_what_a_deallocate_gave_back() {
+    let (disk, mut home) = pool();
+    let mut volume = open(&mut home, &disk, "a");
+    assert_eq!(fill(&mut volume, &mut home), extents(&home));
+    assert_eq!(home.usage().free + home.usage().credit, 0);
+    // Extents that are there are written as before.
+    assert_eq!(write(&mut volume, &mut home, 0, 9), Some(Status::SUCCESS));
+    let given = request(Operation::Deallocate, 3 * EXTENT, 2 * EXTENT);
+    assert_eq!(volume.run(&mut home, given, &[]).expect("it ends").0, Status::SUCCESS);
+    assert_eq!(home.usage().free, 2 * EXTENT);
+    assert_eq!(read(&mut volume, &mut home, 3 * EXTENT + 4096), [0; 512]);
+    assert_eq!(write(&mut volume, &mut home, 100, 1), Some(Status::SUCCESS));
+    assert_eq!(write(&mut volume, &mut home, 101, 1), Some(Status::SUCCESS));
+    assert_eq!(write(&mut volume, &mut home, 102, 1), Some(Status::CAPACITY_EXCEEDED));
+}
+
+#[test]
+fn the_ends_of_a_deallocate_are_zeroed_and_stay() {
+    let (disk, mut home) = pool();
+    let mut volume = open(&mut home, &disk, "a");
+    (0..3).for_each(|extent| assert_eq!(write(&mut volume, &mut home, extent, 3), Some(Status::SUCCESS)));
+    let last = request(Operation::Write, 2 * EXTENT + 8192, 512);
+    assert_eq!(volume.run(&mut home, last, &[6; 512]).expect("it ends").0, Status::SUCCESS);
+    let given = request(Operation::Deallocate, 4096, 2 * EXTENT + 4096);
+    assert_eq!(volume.run(&mut home, given, &[]).expect("it ends").0, Status::SUCCESS);
+    assert_eq!(home.usage().volumes[0].allocated, 2 * EXTENT);
+    for (offset, byte) in [(4096, 0), (EXTENT + 4096, 0), (2 * EXTENT + 4096, 0), (2 * EXTENT + 8192, 6)] {
+        assert_eq!(read(&mut volume, &mut home, offset), [byte; 512]);
+    }
+}
+
+#[test]
+fn a_write_parks_in_a_full_pool_and_ends_when_the_pool_has_grown() {
+    let (disk, mut home) = pool();
+    let mut other = open(&mut home, &disk, "other");
+    fill(&mut other, &mut home);
+    let mut volume = Volume::open(&mut home, &disk, "a", 1 << 20, OnFull::Park).expect("it opens");
+    assert_eq!(write(&mut volume, &mut home, 0, 4), None, "it waits");
+    let given = request(Operation::Deallocate, 0, EXTENT);
+    assert_eq!(other.run(&mut home, given, &[]).expect("it ends").0, Status::SUCCESS);
+    let mut random = Random::new(1);
+    for _ in 0..200 {
+        while volume.execute(&mut random) {}
+        home.turn();
+        volume.poll();
+    }
+    assert_eq!(volume.ended.len(), 1);
+    assert_eq!(volume.ended[0].2, Status::SUCCESS);
+    assert_eq!(read(&mut volume, &mut home, 4096), [4; 512]);
+}
+
+#[test]
+fn a_pool_that_is_opened_on_a_larger_device_has_more_extents() {
+    let disk = SharedDisk::new(2 * DISK, 1 << 16, 0xa5, Random::new(1));
+    let mut home = Committer::open(disk.clone(), DISK as u64, 1).expect("it is made");
+    let mut volume = open(&mut home, &disk, "a");
+    let few = fill(&mut volume, &mut home);
+    home.grow(2 * DISK as u64).expect("it grows");
+    assert_eq!(extents(&home), few + DISK as u64 / EXTENT);
+    assert_eq!(write(&mut volume, &mut home, few, 8), Some(Status::SUCCESS));
+    drop((volume, home));
+    let mut home = Committer::open(disk.clone(), 2 * DISK as u64, 1).expect("it loads");
+    let mut volume = open(&mut home, &disk, "a");
+    assert_eq!(read(&mut volume, &mut home, few * EXTENT + 4096), [8; 512]);
+    drop(volume);
+    // A device that lost its end is refused, and not read as zeros.
+    drop(home);
+    let refused = Committer::open(disk, DISK as u64, 1).expect_err("extents are missing");
+    assert!(refused.to_string().contains("the device is smaller than it was"), "{refused}");
+}
+
+#[test]
+fn a_volume_has_one_user_and_is_deleted_without_any() {
+    let (disk, mut home) = pool();
+    let mut volume = open(&mut home, &disk, "a");
+    assert_eq!(write(&mut volume, &mut home, 0, 1), Some(Status::SUCCESS));
+    let again = Volume::open(&mut home, &disk, "a", 1 << 20, OnFull::Fail).err().expect("it is in use");
+    assert_eq!(again.to_string(), "volume `a` is in use by another namespace");
+    assert!(matches!(home.delete_volume("a"), Err(Error::InUse(_))));
+    assert!(matches!(home.clone_volume("b", "a"), Err(Error::InUse(_))));
+    assert!(matches!(home.delete_volume("c"), Err(Error::NoVolume(_))));
+    drop(volume);
+    while home.turn() > 0 {}
+    home.delete_volume("a").expect("nobody uses it");
+    let usage = home.usage();
+    assert_eq!((usage.free, usage.users, usage.volumes.len()), (usage.size, 0, 0));
+}
+
+#[test]
+fn clones_share_extents_until_one_of_them_is_written() {
+    let (disk, mut home) = pool();
+    let mut volume = open(&mut home, &disk, "a");
+    (0..3).for_each(|extent| assert_eq!(write(&mut volume, &mut home, extent, 1), Some(Status::SUCCESS)));
+    drop(volume);
+    while home.turn() > 0 {}
+    for number in 0..200 {
+        home.clone_volume(&format!("clone {number}"), "a").expect("it is closed");
+    }
+    let usage = home.usage();
+    assert_eq!(usage.size - usage.free, 3 * EXTENT);
+    assert_eq!((usage.volumes[9].allocated, usage.volumes[9].exclusive), (3 * EXTENT, 0));
+    // A write, zeros and the end of a deallocation reach no other volume.
+    let (mut source, mut clone) = (open(&mut home, &disk, "a"), open(&mut home, &disk, "clone 7"));
+    let zeros = request(Operation::WriteZeroes, EXTENT + 4096, 512);
+    let given = request(Operation::Deallocate, 2 * EXTENT + 4096, EXTENT);
+    assert_eq!(write(&mut clone, &mut home, 0, 2), Some(Status::SUCCESS));
+    assert_eq!(clone.run(&mut home, zeros, &[]).expect("it ends").0, Status::SUCCESS);
+    assert_eq!(clone.run(&mut home, given, &[]).expect("it ends").0, Status::SUCCESS);
+    for (extent, byte) in [(0, 2), (1, 0), (2, 0)] {
+        assert_eq!(read(&mut clone, &mut home, extent * EXTENT + 4096), [byte; 512]);
+        assert_eq!(read(&mut source, &mut home, extent * EXTENT + 4096), [1; 512]);
+    }
+    let usage = home.usage();
+    let of = |name: &str| usage.volumes.iter().find(|it| it.name == name).expect("it is there").clone();
+    assert_eq!((of("clone 7").exclusive, of("a").exclusive), (3 * EXTENT, 0));
+    assert_eq!(usage.size - usage.free - usage.credit, 6 * EXTENT);
+    drop((source, clone));
+    drop(home);
+    let mut home = Committer::open(disk.clone(), DISK as u64, 1).expect("it loads");
+    let mut clone = open(&mut home, &disk, "clone 7");
+    assert_eq!(read(&mut clone, &mut home, 4096), [2; 512]);
+}
