@@ -106,6 +106,7 @@ impl Target {
             nvme: None,
             nvme_tcp: None,
             shared: None,
+            volume: None,
             block_size: 512,
             ana_group: None,
             functions,

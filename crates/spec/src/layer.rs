@@ -70,6 +70,7 @@ impl LayerSpec {
             nvme: self.nvme.clone(),
             nvme_tcp: self.nvme_tcp.clone(),
             shared: None,
+            volume: None,
             block_size: self.block_size,
             ana_group: None,
             functions: self.functions.clone(),

@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use utoipa::ToSchema;
 
+/// Maximum size of a volume of a thin pool, and maximum bytes of its name.
+const THIN_MAX: Size = Size(64 << 40);
+const VOLUME_NAME_MAX: usize = 64;
+
 /// Maximum size of a namespace in a pool of memory. Its map has 4 bytes for each 64 KiB.
 const POOLED_MAX: Size = Size(1 << 40);
 
@@ -44,9 +48,12 @@ pub struct NamespaceSpec {
     /// The subsystem of an `nvme-tcp` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme_tcp: Option<NvmeTcpSpec>,
-    /// The pool of a `memory-pool` target: the name of a shared object.
+    /// The pool of a `memory-pool` or `thin` target: the name of a shared object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<String>,
+    /// The volume of a `thin` target in its pool. A volume that does not exist is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
     /// Bytes of a logical block: 512 or 4096.
     #[serde(default = "default_block_size")]
     pub block_size: u32,
@@ -75,6 +82,8 @@ pub enum TargetKind {
     Memory,
     /// Memory of a pool that drives share, lost when the daemon stops.
     MemoryPool,
+    /// A volume of a thin pool, whose extents are allocated when they are first written.
+    Thin,
     /// A file or a block device.
     File,
     /// A range of another NVMe controller.
@@ -89,6 +98,7 @@ impl TargetKind {
             Self::Null => "null",
             Self::Memory => "memory",
             Self::MemoryPool => "memory-pool",
+            Self::Thin => "thin",
             Self::File => "file",
             Self::Nvme => "nvme",
             Self::NvmeTcp => "nvme-tcp",
@@ -121,6 +131,7 @@ pub enum Target {
     Null { size: Size },
     Memory { size: Size },
     MemoryPool { size: Size, pool: String },
+    Thin { size: Size, pool: String, volume: String, on_full: OnFull },
     File(FileTarget),
     Nvme(NvmeSpec),
     NvmeTcp(NvmeTcpSpec),
@@ -159,6 +170,7 @@ impl NamespaceSpec {
         let mut words = vec![self.target.as_str().to_owned()];
         words.extend(self.path.as_ref().map(|path| path.display().to_string()));
         words.extend(self.shared.clone());
+        words.extend(self.volume.clone());
         if let Some(NvmeSpec { vfio_user, pci, generic, namespace, first_block, .. }) = &self.nvme {
             words.extend([vfio_user, generic].into_iter().flatten().map(|path| path.display().to_string()));
             words.extend(pci.clone());
@@ -237,6 +249,10 @@ impl NamespaceSpec {
         if size > Size::MAX {
             return Err(Fault::at_key("size", format!("{size} is more than a file offset can say")));
         }
+        if self.target == TargetKind::Thin && size > THIN_MAX {
+            return Err(Fault::at_key("size", format!("{size} is more than a volume has"))
+                .hint(format!("use at most {THIN_MAX}")));
+        }
         if self.target == TargetKind::MemoryPool && size > POOLED_MAX {
             return Err(Fault::at_key(
                 "size",
@@ -267,10 +283,15 @@ impl NamespaceSpec {
             return Err(Fault::at_key("nvme_tcp", format!("a {kind} target has none"))
                 .hint("remove nvme_tcp, or say target = \"nvme-tcp\""));
         }
-        if self.shared.is_some() && self.target != TargetKind::MemoryPool {
+        if self.shared.is_some() && !matches!(self.target, TargetKind::MemoryPool | TargetKind::Thin) {
             let kind = self.target.as_str();
             return Err(Fault::at_key("shared", format!("a {kind} target has none"))
-                .hint("remove shared, or say target = \"memory-pool\""));
+                .hint("remove shared, or say target = \"memory-pool\" or \"thin\""));
+        }
+        if self.volume.is_some() && self.target != TargetKind::Thin {
+            let kind = self.target.as_str();
+            return Err(Fault::at_key("volume", format!("a {kind} target has none"))
+                .hint("remove volume, or say target = \"thin\""));
         }
         match self.target {
             TargetKind::Null => Ok(Target::Null { size: self.own_size()? }),
@@ -284,6 +305,7 @@ impl NamespaceSpec {
                 })?;
                 Ok(Target::MemoryPool { size, pool })
             }
+            TargetKind::Thin => self.thin_target(),
             TargetKind::File => self.file_target(),
             TargetKind::Nvme => self.nvme_target(),
             TargetKind::NvmeTcp => self.nvme_tcp_target(),
@@ -295,7 +317,7 @@ impl NamespaceSpec {
         let kind = self.target.as_str();
         let misplaced = [
             ("path", self.path.is_some()),
-            ("on_full", self.on_full.is_some()),
+            ("on_full", self.on_full.is_some() && self.target != TargetKind::Thin),
             ("format", self.format.is_some()),
             ("lease", self.lease.is_some()),
             ("read_only", self.read_only),
@@ -314,6 +336,24 @@ impl NamespaceSpec {
         self.size.ok_or_else(|| {
             Fault::at_key("size", format!("a {kind} target needs one")).hint("add size = \"64MiB\"")
         })
+    }
+
+    fn thin_target(&self) -> Result<Target, Fault> {
+        let size = self.own_size()?;
+        let (Some(pool), Some(volume)) = (self.shared.clone(), self.volume.clone()) else {
+            return Err(Fault::at_key(
+                "target",
+                "a thin target needs the names of its pool and of its volume",
+            )
+            .hint(
+                "add shared = \"POOL\" and volume = \"NAME\"; further layers and paths cannot be in a pool",
+            ));
+        };
+        if volume.is_empty() || volume.len() > VOLUME_NAME_MAX {
+            return Err(Fault::at_key("volume", "this name is not possible")
+                .hint(format!("use 1 to {VOLUME_NAME_MAX} bytes")));
+        }
+        Ok(Target::Thin { size, pool, volume, on_full: self.on_full.unwrap_or_default() })
     }
 
     fn nvme_target(&self) -> Result<Target, Fault> {

@@ -77,6 +77,7 @@ impl PathSpec {
                 nvme: self.nvme.clone(),
                 nvme_tcp: self.nvme_tcp.clone(),
                 shared: None,
+                volume: None,
                 functions: self.functions.clone(),
                 paths: Vec::new(),
                 size: namespace.size.filter(|_| !matches!(target, TargetKind::Nvme | TargetKind::NvmeTcp)),

@@ -78,6 +78,7 @@ impl PoolSpec {
             nvme: None,
             nvme_tcp: None,
             shared: None,
+            volume: None,
             block_size,
             ana_group: None,
             functions: Vec::new(),

@@ -3,9 +3,10 @@
 use super::{Fault, check_name};
 use crate::size::Size;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use utoipa::ToSchema;
 
-/// Bytes of an extent of a memory pool.
+/// Bytes of an extent of a pool.
 const EXTENT: u64 = 64 << 10;
 
 /// Kind of a shared object.
@@ -14,12 +15,15 @@ const EXTENT: u64 = 64 << 10;
 pub enum SharedKind {
     /// Memory of the daemon for `memory-pool` targets.
     MemoryPool,
+    /// A file or block device for `thin` targets.
+    Thin,
 }
 
 impl SharedKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::MemoryPool => "memory-pool",
+            Self::Thin => "thin",
         }
     }
 }
@@ -32,8 +36,12 @@ pub struct SharedSpec {
     pub name: String,
     #[serde(rename = "type")]
     pub kind: SharedKind,
-    /// Bytes, a multiple of 64 KiB. The daemon takes them from the machine when it starts.
+    /// Bytes, a multiple of 64 KiB. A pool of memory takes them from the machine when the daemon starts.
     pub size: Size,
+    /// The file or block device of a `thin` pool. A file that does not exist is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub path: Option<PathBuf>,
     /// Reactor on which the object is, counted from 0; the first if not given.
     #[serde(default)]
     pub reactor: usize,
@@ -47,6 +55,21 @@ impl SharedSpec {
         if size == 0 || !size.is_multiple_of(EXTENT) || size / EXTENT > u32::MAX.into() {
             return Err(Fault::at_key("size", format!("{} is not possible", self.size))
                 .hint("use a multiple of 64KiB, such as \"1GiB\""));
+        }
+        match (self.kind, &self.path) {
+            (SharedKind::MemoryPool, Some(_)) => {
+                return Err(Fault::at_key("path", "a pool of memory has none")
+                    .hint("remove path, or say type = \"thin\""));
+            }
+            (SharedKind::Thin, None) => {
+                return Err(Fault::at_key("path", "a thin pool needs one")
+                    .hint("add path = \"/folder/pool.img\" or that of a block device"));
+            }
+            (SharedKind::Thin, Some(path)) if !path.is_absolute() => {
+                return Err(Fault::at_key("path", format!("{} is not absolute", path.display()))
+                    .hint("begin with a slash"));
+            }
+            _ => {}
         }
         if self.reactor >= reactors {
             let (be, last) = (if reactors == 1 { "is" } else { "are" }, reactors);

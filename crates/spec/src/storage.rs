@@ -106,7 +106,7 @@ fn location(stack: &NamespaceSpec, nsid: u32, is_content: bool) -> Option<Locati
     let path = match stack.target {
         TargetKind::Null | TargetKind::Memory | TargetKind::MemoryPool => return None,
         TargetKind::File => Some(stack.path.clone()?),
-        TargetKind::Nvme | TargetKind::NvmeTcp => None,
+        TargetKind::Thin | TargetKind::Nvme | TargetKind::NvmeTcp => None,
     };
     let name = path.as_ref().map_or_else(|| stack.target_in_words(), |path| path.display().to_string());
     let may_make = path.is_some() && stack.size.is_some() && !stack.read_only;

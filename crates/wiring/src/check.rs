@@ -100,7 +100,7 @@ impl<'a> Examination<'a> {
 
     fn target(&mut self, about: &str, target: &Target, block_size: u32) {
         match target {
-            Target::Null { .. } | Target::MemoryPool { .. } => {}
+            Target::Null { .. } | Target::MemoryPool { .. } | Target::Thin { .. } => {}
             Target::Memory { size } => {
                 let mapped = Memory::new(size.0).map(drop);
                 self.note(about, mapped.map_err(|error| super::target::no_memory(*size, &error)));

@@ -4,7 +4,7 @@ use super::drive::in_words;
 use super::namespace::Site;
 use super::power::{Losses, in_hexadecimal};
 use super::remote::{PreparedRemoteTarget, RemoteControl};
-use super::shared::Pools;
+use super::shared::{Pools, volume_problem};
 use sluice_command::{Layer, NodeId, Opcodes, Operation, Passthrough, StackBuilder};
 use sluice_control::drives::{DevicePlace, DeviceView};
 use sluice_controller::Subsystem;
@@ -16,6 +16,7 @@ use sluice_targets::{
     Null, NvmeConfig, NvmeControl, NvmeError, OnLoss, Passes, PoolPort, PowerId, PreparedFile,
     PreparedGeneric, PreparedNvme,
 };
+use sluice_thin::{ThinPort, VolumeControl};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub(super) enum PreparedTarget {
     Null { size: Size },
     Memory { size: Size },
     MemoryPool { size: Size, port: Box<PoolPort> },
+    Thin { device: PreparedFile, port: Box<ThinPort> },
     File(PreparedFile),
     Nvme(Box<PreparedNvme>),
     Generic(Box<PreparedGeneric>),
@@ -40,6 +42,7 @@ pub(crate) enum TargetControl {
     /// Target that lives on its reactor only, and holds no data.
     Null,
     File(FileControl),
+    Thin(VolumeControl),
     /// Device, with its place and the first block of the range, the power identifier that it returned, and the handle of
     /// its controller if the daemon drives it.
     Nvme(NvmeControl, DevicePlace, Option<PowerId>, Option<Maintenance>),
@@ -60,6 +63,10 @@ impl PreparedTarget {
             Target::MemoryPool { size, pool } => {
                 let port = Box::new(pools.connect(pool)?);
                 Ok((Self::MemoryPool { size: *size, port }, TargetControl::Nothing))
+            }
+            Target::Thin { size, pool, volume, on_full } => {
+                let (device, port, control) = pools.open_volume(pool, volume, *size, *on_full)?;
+                Ok((Self::Thin { device, port: Box::new(port) }, TargetControl::Thin(control)))
             }
             Target::File(file) => {
                 let config = file_config(file, block_size);
@@ -113,6 +120,19 @@ impl PreparedTarget {
                     no_place("file", error, hint)
                 })?)
             }
+            Self::Thin { device, port } => {
+                let hint =
+                    "each volume takes three of the reactor's places and three descriptors (ulimit -n)";
+                let file = device.build(at.task, at.io, token_prefix);
+                let file = file.map_err(|error| no_place("file of the pool", error, hint))?;
+                let below = stack.add(Box::new(file), &[]).map_err(|error| in_words(&error))?;
+                // The device of the pool has its own size.
+                stack.fix(below);
+                let token_prefix = Subsystem::token_prefix(at.nsid, stack.next_id());
+                let volume = port.build(at.task, at.io, token_prefix);
+                let volume = volume.map_err(|error| no_place("volume", error, hint))?;
+                return stack.add(Box::new(volume), &[below]).map_err(|error| in_words(&error));
+            }
             Self::Generic(prepared) => {
                 Box::new(prepared.build(at.task, at.io, token_prefix).map_err(|error| {
                     let hint = "it takes a few descriptors (ulimit -n), and an io_uring with large entries";
@@ -143,7 +163,7 @@ impl TargetControl {
                 .open_clone()
                 .map(|prepared| Some(PreparedTarget::File(prepared)))
                 .map_err(|error| file_problem(&error)),
-            Self::Nothing | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(None),
+            Self::Nothing | Self::Thin(_) | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(None),
         }
     }
 
@@ -152,7 +172,7 @@ impl TargetControl {
         match self {
             Self::Nvme(control, place, ..) => vec![DeviceView::new(nsid, place, control.status())],
             Self::NvmeTcp(control) => control.devices(nsid),
-            Self::Nothing | Self::Null | Self::File(_) => Vec::new(),
+            Self::Nothing | Self::Null | Self::File(_) | Self::Thin(_) => Vec::new(),
         }
     }
 
@@ -161,7 +181,7 @@ impl TargetControl {
         match self {
             Self::Nvme(.., driven) => driven.iter().cloned().collect(),
             Self::NvmeTcp(control) => control.maintenance(),
-            Self::Nothing | Self::Null | Self::File(_) => Vec::new(),
+            Self::Nothing | Self::Null | Self::File(_) | Self::Thin(_) => Vec::new(),
         }
     }
 
@@ -172,7 +192,7 @@ impl TargetControl {
                 Some((peer(&place.device, place.namespace), power.map(in_hexadecimal)))
             }
             Self::NvmeTcp(control) => Some(control.peer()),
-            Self::Nothing | Self::Null | Self::File(_) => None,
+            Self::Nothing | Self::Null | Self::File(_) | Self::Thin(_) => None,
         }
     }
 
@@ -190,6 +210,7 @@ impl TargetControl {
     pub(super) fn file_size(&self) -> Result<Option<Size>, ApiError> {
         match self {
             Self::Nothing | Self::Null | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(None),
+            Self::Thin(control) => Ok(Some(Size(control.size()))),
             Self::File(control) => {
                 control.held().map(|bytes| Some(Size(bytes))).map_err(|error| file_problem(&error))
             }
@@ -200,6 +221,9 @@ impl TargetControl {
     pub(super) fn resize(&self, size: Size) -> Result<(), ApiError> {
         match self {
             Self::Nothing | Self::Null | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(()),
+            Self::Thin(control) => {
+                control.resize(size.0).map_err(|error| volume_problem(control.name(), &error))
+            }
             Self::File(control) => control.resize(size.0).map_err(|error| file_problem(&error)),
         }
     }

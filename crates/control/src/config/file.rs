@@ -205,7 +205,10 @@ impl Config {
             let Some(name) = &namespace.shared else { continue };
             if !self.shared.iter().any(|shared| shared.name == *name) {
                 return Err(Fault::at_key("shared", format!("there is no shared object `{name}`"))
-                    .hint(format!("add [[shared]] with name = \"{name}\", type = \"memory-pool\" and a size"))
+                    .hint(format!(
+                        "add [[shared]] with name = \"{name}\", type = \"{}\" and a size",
+                        namespace.target.as_str()
+                    ))
                     .inside("namespaces", index));
             }
         }

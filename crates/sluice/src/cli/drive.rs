@@ -312,6 +312,7 @@ impl Create {
             nvme: None,
             nvme_tcp: None,
             shared: None,
+            volume: None,
             block_size: self.block_size,
             ana_group: None,
             functions: Vec::new(),

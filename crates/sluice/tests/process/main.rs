@@ -83,6 +83,7 @@ mod targets;
 #[path = "../../../frontend-tcp/tests/tcp/host.rs"]
 #[allow(dead_code, reason = "its own tests use all of it")]
 mod tcp_host;
+mod thin;
 mod thrift;
 mod trace;
 mod travel;

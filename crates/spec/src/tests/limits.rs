@@ -89,6 +89,14 @@ fn numbers_of_a_namespace() {
     limits("namespaces[0].size", null_of, &[512, (1 << 63) - 512], &[0, 511, 513, 1 << 63]);
     let pooled = |n: &u64| namespace(&format!(r#""target": "memory-pool", "shared": "fast", "size": {n}"#));
     limits("namespaces[0].size", pooled, &[512, 1 << 40], &[0, (1 << 40) + 512]);
+    let thin =
+        |n: &u64| namespace(&format!(r#""target": "thin", "shared": "bulk", "volume": "v", "size": {n}"#));
+    limits("namespaces[0].size", thin, &[512, 64 << 40], &[0, (64 << 40) + 512]);
+    let name = |n: &usize| {
+        let name = "v".repeat(*n);
+        namespace(&format!(r#""target": "thin", "shared": "bulk", "volume": "{name}", "size": 512"#))
+    };
+    limits("namespaces[0].volume", name, &[1, 64], &[0, 65]);
     let block = |n: &u64| on_null(&format!(r#""block_size": {n}"#));
     limits("namespaces[0].block_size", block, &[512, 4096], &[0, 511, 1024, 2048, 8192]);
     let group = |n: &u64| on_null(&format!(r#""ana_group": {n}"#));
@@ -174,6 +182,22 @@ fn words() {
     let nqn = |count: usize| format!("nqn.{}", letters(count - 4));
     let subsystem = |nqn: &String| with(&format!(r#""tcp": {{"nqn": "{nqn}"}}"#));
     limits("tcp.nqn", subsystem, &[nqn(5), nqn(223)], &[nqn(224)]);
+}
+
+#[test]
+fn a_thin_pool_has_a_path_and_a_pool_of_memory_has_none() {
+    let check = |rest: &str| {
+        let json = format!(r#"{{"name": "bulk", "size": "1GiB", {rest}}}"#);
+        serde_json::from_str::<SharedSpec>(&json).expect("a readable spec").check(1)
+    };
+    assert_eq!(check(r#""type": "thin", "path": "/pool.img""#), Ok(()));
+    for rest in [
+        r#""type": "thin""#,
+        r#""type": "thin", "path": "pool.img""#,
+        r#""type": "memory-pool", "path": "/a""#,
+    ] {
+        assert_eq!(check(rest).expect_err("it is not possible").at.to_string(), "path", "{rest}");
+    }
 }
 
 #[test]

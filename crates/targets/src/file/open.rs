@@ -469,6 +469,23 @@ impl FileControl {
         self.try_open_clone().map_err(|error| error.at(&self.config.path))
     }
 
+    /// Opens another target on the same file, for bytes that no other target touches at the same time. The lock is
+    /// released when all have gone. Blocks.
+    ///
+    /// # Errors
+    /// Returns a message that names the file, if it was replaced since.
+    pub fn open_part(&self) -> Result<PreparedFile, FileError> {
+        self.try_open_part().map_err(|error| error.at(&self.config.path))
+    }
+
+    fn try_open_part(&self) -> Result<PreparedFile, FileErrorKind> {
+        let [data, sync] = [(); 2].map(|()| open_again(&self.config, &self.file));
+        let (data, sync) = (data?, sync?);
+        let direct = direct_alignment(&data, self.config.block_size);
+        let lock = self.lock.upgrade().ok_or(FileErrorKind::Replaced)?;
+        Ok(self.clone().prepare(data, sync, direct, lock))
+    }
+
     fn try_open_clone(&self) -> Result<PreparedFile, FileErrorKind> {
         let [data, sync] = [(); 2].map(|()| open_again(&self.config, &self.file));
         let (data, sync) = (data?, sync?);

@@ -42,7 +42,7 @@ impl Thin {
         request.offset.div_ceil(EXTENT)..end
     }
 
-    /// Returns whether a request must wait for extents, which are wanted from now on.
+    /// Returns whether a request must wait for extents, and lists those extents.
     fn must_wait(&mut self, request: &Request) -> bool {
         let touched = Self::touched(request);
         match request.operation {
@@ -61,7 +61,7 @@ impl Thin {
         }
     }
 
-    /// Returns whether a write must wait for this extent, which is wanted from now on.
+    /// Returns whether a write must wait for this extent, and lists the extent then.
     fn waits_for(&mut self, extent: u32, operation: Operation) -> bool {
         let word = self.map.get(extent);
         let is_missing = word & PLACE == 0 && operation == Operation::Write;
@@ -127,7 +127,7 @@ impl Thin {
         self.step_releases(lane);
     }
 
-    /// Continues the deallocations, and ends those that are durable.
+    /// Continues the deallocations, and ends the durable ones.
     pub(super) fn step_releases(&mut self, lane: &mut Lane<'_>) {
         let mut work = 0;
         for release in &mut self.releases {

@@ -114,7 +114,7 @@ impl Thin {
         self.retry_ns = None;
     }
 
-    /// Takes extents of the pool for those that are wanted, and writes their content.
+    /// Takes extents of the pool for the listed extents of the volume, and writes their content.
     fn start_growing(&mut self, lane: &mut Lane<'_>) {
         while self.growing.started < GROWING_MAX && !self.is_broken {
             let Some(&extent) = self.growing.wanted.front() else { return };

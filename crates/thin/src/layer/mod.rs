@@ -158,12 +158,12 @@ pub struct Thin {
     waiting: VecDeque<Ticket>,
     /// Deallocations in progress.
     releases: VecDeque<Release>,
-    /// Notes for the home, and those that are sent but not acknowledged.
+    /// Notes for the home; sent notes without an acknowledgement.
     outbox: VecDeque<Note>,
     sent: VecDeque<Note>,
     acknowledged: u64,
-    /// Notes that take an extent from the volume. They wait for all commands of the epoch in which the map led there:
-    /// those that collect, and those whose epoch has ended.
+    /// Notes that take an extent from the volume. They wait for all commands of the epoch in which the map led there.
+    /// The first list collects, and the epoch of the second one has ended.
     drain: Vec<Note>,
     draining: Vec<Note>,
     /// Commands on the device, by epoch.

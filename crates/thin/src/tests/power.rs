@@ -138,7 +138,7 @@ fn a_disk_of_other_content_is_left_alone() {
     assert_eq!(disk.lock().count, 0, "nothing is written");
 }
 
-/// The beginning of a pool as version 1 of the format has it.
+/// Checks the image of a pool in version 1 of the format.
 #[test]
 fn golden_image() {
     let disk = SharedDisk::new(DISK, DISK, 0, Random::new(1));
