@@ -1,4 +1,4 @@
-//! Tests of what layers say of themselves: the identity of their storage, their opcodes, and their requests.
+//! Tests of the parts of a layer's description: the identity of its storage, its opcodes, and its requests.
 
 use sluice_command::{Characteristics, Controllers, Opcodes, Operation, Passthrough, Request, Storage};
 

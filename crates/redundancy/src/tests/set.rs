@@ -35,7 +35,7 @@ fn a_state_has_each_field_in_its_place() {
     wanted.extend(set.generations.iter().flat_map(|it| it.to_le_bytes()));
     wanted.extend([0b111, 0b100, 1, 0, 0, 0, 0, 0]);
     for member in 0..8u8 {
-        wanted.push(0xa0 + member ^ member);
+        wanted.push((0xa0 + member) ^ member);
         wanted.extend([0xa0 + member; 15]);
     }
     wanted.extend([0b101; 3]);
