@@ -134,8 +134,8 @@ pub struct VolumeUse {
     pub size: u64,
     /// Bytes of the extents that the volume has.
     pub allocated: u64,
-    /// Bytes of the extents that no other volume has: a deletion frees them.
-    pub exclusive: u64,
+    /// Bytes of the extents that no other volume has: a deletion frees them. None if they were not counted.
+    pub exclusive: Option<u64>,
     /// Whether a namespace uses the volume.
     pub is_open: bool,
 }

@@ -356,20 +356,21 @@ impl<S: Storage> Committer<S> {
         Ok(())
     }
 
-    /// Returns the space of the pool and of its volumes.
-    pub(crate) fn usage(&self) -> PoolUse {
+    /// Returns the space of the pool and of its volumes. `counts` if the exclusive extents are counted, which takes a
+    /// look at all mappings.
+    pub(crate) fn usage(&self, counts: bool) -> PoolUse {
         let extents = self.home.object();
         let volume = |(number, volume): (u32, &crate::book::Volume)| VolumeUse {
             name: volume.name.clone(),
             size: volume.size,
             allocated: volume.mapped * EXTENT,
-            exclusive: extents.book.exclusive(volume),
+            exclusive: counts.then(|| extents.book.exclusive(volume)),
             is_open: self.is_open(number),
         };
         PoolUse {
             size: u64::from(extents.book.extents()) * EXTENT,
             free: extents.free.len() as u64 * EXTENT,
-            credit: extents.owners.iter().filter(|owner| **owner < USED).count() as u64 * EXTENT,
+            credit: extents.given * EXTENT,
             users: extents.users.len(),
             volumes: extents.book.volumes().map(volume).collect(),
             failure: self.failure.clone(),

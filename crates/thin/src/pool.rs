@@ -46,14 +46,14 @@ impl fmt::Display for Error {
 
 impl error::Error for Error {}
 
-/// Space of a pool. The bytes that are allocated once are `size - free - credit`.
+/// Space of a pool. The bytes in use are exactly `size - free - credit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolUse {
     /// Bytes of all extents.
     pub size: u64,
     /// Bytes that no volume has, neither in use nor as credit.
     pub free: u64,
-    /// Bytes that volumes have taken in advance.
+    /// Bytes that volumes have taken in advance, or that are being mapped.
     pub credit: u64,
     /// Namespaces that use the pool.
     pub users: usize,
@@ -71,7 +71,7 @@ enum Order {
     Delete(String, Reply<()>),
     Resize(String, u64, Reply<()>),
     Grow(u64, Reply<()>),
-    Usage(Reply<PoolUse>),
+    Usage(bool, Reply<PoolUse>),
 }
 
 /// A pool, for control threads. Its thread ends when the handle and all ports are dropped.
@@ -179,12 +179,13 @@ impl ThinPool {
         self.call(|reply| Order::Grow(size, reply))
     }
 
-    /// Returns the space of the pool and of its volumes. Blocks.
+    /// Returns the space of the pool and of its volumes. `counts` if the exclusive extents are counted, which takes a
+    /// look at all mappings. Blocks.
     ///
     /// # Errors
     /// The pool has ended.
-    pub fn usage(&self) -> Result<PoolUse, Error> {
-        self.call(Order::Usage)
+    pub fn usage(&self, counts: bool) -> Result<PoolUse, Error> {
+        self.call(|reply| Order::Usage(counts, reply))
     }
 }
 
@@ -272,7 +273,7 @@ fn execute<S: Storage>(committer: &mut Committer<S>, order: Order) {
         Order::Delete(name, reply) => drop(reply.send(committer.delete_volume(&name))),
         Order::Resize(name, size, reply) => drop(reply.send(committer.resize_volume(&name, size))),
         Order::Grow(size, reply) => drop(reply.send(committer.grow(size))),
-        Order::Usage(reply) => drop(reply.send(Ok(committer.usage()))),
+        Order::Usage(counts, reply) => drop(reply.send(Ok(committer.usage(counts)))),
     }
 }
 

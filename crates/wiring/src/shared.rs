@@ -2,14 +2,14 @@
 
 use super::target::file_problem;
 use super::{OneReactor, reactor_of};
-use sluice_control::drives::SharedView;
+use sluice_control::drives::{SharedView, VolumeView};
 use sluice_functions::{Devices, Groups};
 use sluice_memory::machine;
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
 use sluice_spec::{OnFull, SharedKind, SharedSpec};
 use sluice_targets::{FileConfig, FileControl, MemoryPool, NoSpace, PoolPort, PoolRefused, PreparedFile};
-use sluice_thin::{Device, Error, ThinPool, ThinPort, VolumeControl};
+use sluice_thin::{Device, Error, ThinPool, ThinPort, VolumeControl, VolumeUse};
 use std::fs::File;
 use std::path::PathBuf;
 use std::slice;
@@ -103,14 +103,15 @@ impl Pools {
             let silent = |error: &dyn std::fmt::Display| {
                 ApiError::internal(format!("shared object `{}` does not reply: {error}", spec.name))
             };
-            let (size, free, users) = match of {
+            let (size, free, users, volumes) = match of {
                 Of::Memory(pool) => {
                     let status = pool.status().map_err(|error| silent(&error))?;
-                    (status.size, status.free, status.users)
+                    (status.size, status.free, status.users, Vec::new())
                 }
                 Of::Device(pool, _) => {
-                    let usage = pool.usage().map_err(|error| silent(&error))?;
-                    (usage.size, usage.free, usage.users)
+                    let usage = pool.usage(false).map_err(|error| silent(&error))?;
+                    let volumes = usage.volumes.into_iter().map(volume_view).collect();
+                    (usage.size, usage.free, usage.users, volumes)
                 }
             };
             Ok(SharedView {
@@ -120,6 +121,7 @@ impl Pools {
                 size: Size(size),
                 free: Size(free),
                 users,
+                volumes,
             })
         };
         self.pools.iter().map(view).collect()
@@ -148,6 +150,11 @@ fn start_thin(spec: &SharedSpec) -> Result<Of, ApiError> {
         ApiError::internal(words)
     })?;
     Ok(Of::Device(pool, control))
+}
+
+fn volume_view(volume: VolumeUse) -> VolumeView {
+    let VolumeUse { name, size, allocated, is_open, .. } = volume;
+    VolumeView { name, size: Size(size), allocated: Size(allocated), in_use: is_open }
 }
 
 fn other_kind(name: &str, kind: &str) -> ApiError {

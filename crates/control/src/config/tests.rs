@@ -108,7 +108,7 @@ fn wrong_types_and_values_are_named() {
     let target = "[[drive]]\nname = \"a\"\n[[drive.namespace]]\ntarget = \"flie\"\n";
     assert_eq!(
         error(target),
-        "4: target: unknown variant `flie`, expected one of `null`, `memory`, `memory-pool`, `file`, `nvme`, \
+        "4: target: unknown variant `flie`, expected one of `null`, `memory`, `memory-pool`, `thin`, `file`, `nvme`, \
          `nvme-tcp` (did you mean `file`?)"
     );
     assert_eq!(

@@ -109,6 +109,21 @@ pub struct SharedView {
     pub free: Size,
     /// Number of namespaces that use the object.
     pub users: usize,
+    /// Volumes of a thin pool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeView>,
+}
+
+/// A volume of a thin pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeView {
+    pub name: String,
+    /// Bytes of the volume.
+    pub size: Size,
+    /// Bytes of its extents. Volumes may share extents.
+    pub allocated: Size,
+    /// Whether a namespace uses the volume.
+    pub in_use: bool,
 }
 
 /// Activates a loaded classifier.

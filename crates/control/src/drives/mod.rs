@@ -51,7 +51,7 @@ pub use device::DevicePlace;
 pub use device::DeviceView;
 pub use engine::{
     CreatedStatus, DriveCounters, Engine, ReactorCounters, ReadyClassifier, Running, SharedView, Status,
-    Store, WatchedTurn, WatchedTurns,
+    Store, VolumeView, WatchedTurn, WatchedTurns,
 };
 pub use events::{Event, EventKind, EventLog};
 pub use foresee::{Foreseen, foresee};
@@ -551,6 +551,7 @@ fn namespace_views(spec: &DriveSpec, status: &Status) -> Vec<NamespaceView> {
         nvme: namespace.nvme.clone(),
         nvme_tcp: namespace.nvme_tcp.clone(),
         shared: namespace.shared.clone(),
+        volume: namespace.volume.clone(),
         functions: namespace.functions.clone(),
         paths: namespace.paths.clone(),
     };

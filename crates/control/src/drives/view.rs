@@ -171,6 +171,9 @@ pub struct NamespaceView {
     /// Pool of a `memory-pool` target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<String>,
+    /// The volume of a `thin` target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
     /// Storage functions over the target, topmost first.
     #[serde(default)]
     pub functions: Vec<FunctionSpec>,
@@ -196,6 +199,7 @@ impl NamespaceView {
             nvme: None,
             nvme_tcp: None,
             shared: None,
+            volume: None,
             functions: Vec::new(),
             paths: Vec::new(),
         }

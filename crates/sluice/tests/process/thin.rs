@@ -68,6 +68,8 @@ fn a_thin_pool_outlives_a_killed_daemon_and_a_full_one_is_grown() {
     }
     assert_eq!((count + 2) * EXTENT as u64, size);
     check(&mut second, 5, 0);
+    let used: Vec<u64> = pool(&daemon).volumes.iter().map(|volume| volume.allocated.0).collect();
+    assert_eq!(used, [2 * EXTENT as u64, count * EXTENT as u64]);
     let message = daemon.ok(&["shared", "list"]);
     assert!(message.contains("thin"), "{message}");
     // Another drive cannot have the same volume.

@@ -41,8 +41,8 @@ fn change(book: &Book, random: &mut Random) -> Change {
         _ => {
             let size = book.volume(volume).expect("it is there").size;
             let logical = random.below(size.div_ceil(crate::EXTENT)) as u32;
-            let free = (0..book.extents()).filter(|extent| book.references(*extent) == 0);
-            let physical = free.last().filter(|_| random.below(3) > 0);
+            let mut free = (0..book.extents()).filter(|extent| book.references(*extent) == 0);
+            let physical = free.next_back().filter(|_| random.below(3) > 0);
             Change::Map { volume, logical, physical }
         }
     }

@@ -39,7 +39,7 @@ fn read(volume: &mut Volume, home: &mut Home, offset: u64) -> Vec<u8> {
 }
 
 fn extents(home: &Home) -> u64 {
-    home.usage().size / EXTENT
+    home.usage(true).size / EXTENT
 }
 
 /// Writes to new extents until the pool is full; returns how many.
@@ -68,7 +68,7 @@ fn the_rest_of_a_new_extent_is_zeros_and_an_unwritten_one_costs_no_io() {
     for offset in [0, 512, 4096 - 512, 4096 + 512, EXTENT - 512] {
         assert_eq!(read(&mut volume, &mut home, 2 * EXTENT + offset), [0; 512]);
     }
-    assert_eq!(home.usage().volumes[0].allocated, EXTENT);
+    assert_eq!(home.usage(true).volumes[0].allocated, EXTENT);
 }
 
 #[test]
@@ -76,12 +76,12 @@ fn a_full_pool_refuses_and_takes_again_what_a_deallocate_gave_back() {
     let (disk, mut home) = pool();
     let mut volume = open(&mut home, &disk, "a");
     assert_eq!(fill(&mut volume, &mut home), extents(&home));
-    assert_eq!(home.usage().free + home.usage().credit, 0);
+    assert_eq!(home.usage(true).free + home.usage(true).credit, 0);
     // Extents that are there are written as before.
     assert_eq!(write(&mut volume, &mut home, 0, 9), Some(Status::SUCCESS));
     let given = request(Operation::Deallocate, 3 * EXTENT, 2 * EXTENT);
     assert_eq!(volume.run(&mut home, given, &[]).expect("it ends").0, Status::SUCCESS);
-    assert_eq!(home.usage().free, 2 * EXTENT);
+    assert_eq!(home.usage(true).free, 2 * EXTENT);
     assert_eq!(read(&mut volume, &mut home, 3 * EXTENT + 4096), [0; 512]);
     assert_eq!(write(&mut volume, &mut home, 100, 1), Some(Status::SUCCESS));
     assert_eq!(write(&mut volume, &mut home, 101, 1), Some(Status::SUCCESS));
@@ -97,7 +97,7 @@ fn the_ends_of_a_deallocate_are_zeroed_and_stay() {
     assert_eq!(volume.run(&mut home, last, &[6; 512]).expect("it ends").0, Status::SUCCESS);
     let given = request(Operation::Deallocate, 4096, 2 * EXTENT + 4096);
     assert_eq!(volume.run(&mut home, given, &[]).expect("it ends").0, Status::SUCCESS);
-    assert_eq!(home.usage().volumes[0].allocated, 2 * EXTENT);
+    assert_eq!(home.usage(true).volumes[0].allocated, 2 * EXTENT);
     for (offset, byte) in [(4096, 0), (EXTENT + 4096, 0), (2 * EXTENT + 4096, 0), (2 * EXTENT + 8192, 6)] {
         assert_eq!(read(&mut volume, &mut home, offset), [byte; 512]);
     }
@@ -156,7 +156,7 @@ fn a_volume_has_one_user_and_is_deleted_without_any() {
     drop(volume);
     while home.turn() > 0 {}
     home.delete_volume("a").expect("nobody uses it");
-    let usage = home.usage();
+    let usage = home.usage(true);
     assert_eq!((usage.free, usage.users, usage.volumes.len()), (usage.size, 0, 0));
 }
 
@@ -170,9 +170,9 @@ fn clones_share_extents_until_one_of_them_is_written() {
     for number in 0..200 {
         home.clone_volume(&format!("clone {number}"), "a").expect("it is closed");
     }
-    let usage = home.usage();
+    let usage = home.usage(true);
     assert_eq!(usage.size - usage.free, 3 * EXTENT);
-    assert_eq!((usage.volumes[9].allocated, usage.volumes[9].exclusive), (3 * EXTENT, 0));
+    assert_eq!((usage.volumes[9].allocated, usage.volumes[9].exclusive), (3 * EXTENT, Some(0)));
     // A write, zeros and the end of a deallocation reach no other volume.
     let (mut source, mut clone) = (open(&mut home, &disk, "a"), open(&mut home, &disk, "clone 7"));
     let zeros = request(Operation::WriteZeroes, EXTENT + 4096, 512);
@@ -184,9 +184,9 @@ fn clones_share_extents_until_one_of_them_is_written() {
         assert_eq!(read(&mut clone, &mut home, extent * EXTENT + 4096), [byte; 512]);
         assert_eq!(read(&mut source, &mut home, extent * EXTENT + 4096), [1; 512]);
     }
-    let usage = home.usage();
+    let usage = home.usage(true);
     let of = |name: &str| usage.volumes.iter().find(|it| it.name == name).expect("it is there").clone();
-    assert_eq!((of("clone 7").exclusive, of("a").exclusive), (3 * EXTENT, 0));
+    assert_eq!((of("clone 7").exclusive, of("a").exclusive), (Some(3 * EXTENT), Some(0)));
     assert_eq!(usage.size - usage.free - usage.credit, 6 * EXTENT);
     drop((source, clone));
     drop(home);

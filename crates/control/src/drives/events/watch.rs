@@ -339,7 +339,7 @@ mod tests {
     fn a_pool_at_its_threshold_has_one_event() {
         let pool = |free| {
             let (name, kind, size) = ("p".to_owned(), SharedKind::MemoryPool, Size(1000));
-            SharedView { name, kind, reactor: 0, size, free: Size(free), users: 1 }
+            SharedView { name, kind, reactor: 0, size, free: Size(free), users: 1, volumes: Vec::new() }
         };
         let mut watch = Watch::default();
         let mut at = |free| {
