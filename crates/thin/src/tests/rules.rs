@@ -194,3 +194,27 @@ fn clones_share_extents_until_one_of_them_is_written() {
     let mut clone = open(&mut home, &disk, "clone 7");
     assert_eq!(read(&mut clone, &mut home, 4096), [2; 512]);
 }
+
+#[test]
+fn an_extent_is_not_free_while_an_earlier_command_is_on_it() {
+    let (disk, mut home) = pool();
+    let mut volume = open(&mut home, &disk, "a");
+    assert_eq!(write(&mut volume, &mut home, 0, 1), Some(Status::SUCCESS));
+    let read = volume.submit(request(Operation::Read, 4096, 512), &[]);
+    let given = volume.submit(request(Operation::Deallocate, 0, EXTENT), &[]);
+    for _ in 0..100 {
+        home.turn();
+        volume.poll();
+    }
+    assert!(volume.ended.is_empty(), "the device has the read");
+    assert_eq!(home.usage(true).volumes[0].allocated, EXTENT);
+    assert!(volume.execute(&mut Random::new(1)));
+    for _ in 0..100 {
+        home.turn();
+        volume.poll();
+    }
+    let ended: Vec<usize> = volume.ended.iter().map(|(place, ..)| *place).collect();
+    assert_eq!(ended, [read, given]);
+    assert_eq!(volume.data(read, 512), [1; 512]);
+    assert_eq!(home.usage(true).volumes[0].allocated, 0);
+}
