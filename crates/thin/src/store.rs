@@ -16,8 +16,9 @@ const RULES: Rules = Rules { flushes: false, voids: false };
 /// checkpoint.
 const READING: Reading = Reading { to_end: false, rewrites: true };
 
-/// Blocks at the beginning of a device that are zeros before a pool is made on it.
-const BLANK: usize = 16;
+/// Blocks at the beginning of a device that are zeros before a pool is made on it, 1 MiB. File systems begin later than at
+/// byte 0: btrfs at 64 KiB, UFS at up to 256 KiB.
+const BLANK: usize = 256;
 
 /// Reason for which the metadata cannot be used.
 #[derive(Debug)]
@@ -52,6 +53,10 @@ impl<S: Storage> Store<S> {
     /// Opens the pool on a device of `size` bytes, and makes one on a device of zeros. `id` is that of a new pool.
     pub(crate) fn open(mut storage: S, size: u64, id: u64) -> Result<(Self, Book), StoreError> {
         let mut front = vec![0; BLANK * BLOCK];
+        if size < front.len() as u64 {
+            // No pool is so small: the plan says why.
+            Layout::plan(id, size)?;
+        }
         storage.read(0, &mut front)?;
         let (first, second) = (&front[..BLOCK], &front[BLOCK..2 * BLOCK]);
         let found = Layout::open(first).or_else(|| Layout::open(second));
@@ -60,7 +65,7 @@ impl<S: Storage> Store<S> {
             None if is_blank(&front) => return Self::make(storage, Layout::plan(id, size)?, size),
             None => {
                 let words = "it holds something else than a pool: a new pool needs a file or device that begins with \
-                             64 KiB of zeros";
+                             1 MiB of zeros";
                 return Err(words.to_owned().into());
             }
         };

@@ -28,7 +28,7 @@ pub struct Scenario {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub latency: bool,
-    /// Whether commands are traced: the first one of those that are counted.
+    /// Whether the first of the counted commands is traced.
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub trace: bool,

@@ -103,7 +103,7 @@ fn a_power_cut_in_any_write_leaves_the_state_before_or_after_it() {
     for seed in 0..2 {
         let mut cut = 0;
         loop {
-            let disk = SharedDisk::new(DISK, 1 << 16, 0xa5, Random::new(seed));
+            let disk = SharedDisk::new(DISK, 1 << 20, 0xa5, Random::new(seed));
             // The power fails, and in half of the runs fails again while the pool is opened.
             disk.lock().cut_after(cut);
             let mut random = Random::new(seed);
@@ -132,10 +132,18 @@ fn a_power_cut_in_any_write_leaves_the_state_before_or_after_it() {
 
 #[test]
 fn a_disk_of_other_content_is_left_alone() {
-    let disk = SharedDisk::new(DISK, 0, 0xa5, Random::new(1));
-    let refused = Store::open(disk.clone(), DISK as u64, 7).expect_err("it is not ours");
-    assert!(format!("{refused:?}").contains("something else than a pool"));
-    assert_eq!(disk.lock().count, 0, "nothing is written");
+    // A btrfs begins at 64 KiB, a UFS at 256 KiB.
+    for blank in [0, 1 << 16, 1 << 18, (1 << 20) - 1] {
+        let disk = SharedDisk::new(DISK, blank, 0xa5, Random::new(1));
+        let refused = Store::open(disk.clone(), DISK as u64, 7).expect_err("it is not ours");
+        assert!(format!("{refused:?}").contains("something else than a pool"));
+        assert_eq!(disk.lock().count, 0, "nothing is written");
+    }
+    for size in [0, 4096, 1 << 16, (1 << 20) - 4096] {
+        let disk = SharedDisk::new(size, size, 0, Random::new(1));
+        let refused = Store::open(disk, size as u64, 7).expect_err("it is too small");
+        assert!(format!("{refused:?}").contains("bytes at least"));
+    }
 }
 
 /// Checks the image of a pool in version 1 of the format.

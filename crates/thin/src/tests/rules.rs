@@ -14,7 +14,7 @@ const DISK: usize = 3 << 20;
 type Home = Committer<SharedDisk>;
 
 fn pool() -> (SharedDisk, Home) {
-    let disk = SharedDisk::new(DISK, 1 << 16, 0xa5, Random::new(1));
+    let disk = SharedDisk::new(DISK, 1 << 20, 0xa5, Random::new(1));
     let home = Committer::open(disk.clone(), DISK as u64, 1).expect("it is made");
     (disk, home)
 }
@@ -125,7 +125,7 @@ fn a_write_parks_in_a_full_pool_and_ends_when_the_pool_has_grown() {
 
 #[test]
 fn a_pool_that_is_opened_on_a_larger_device_has_more_extents() {
-    let disk = SharedDisk::new(2 * DISK, 1 << 16, 0xa5, Random::new(1));
+    let disk = SharedDisk::new(2 * DISK, 1 << 20, 0xa5, Random::new(1));
     let mut home = Committer::open(disk.clone(), DISK as u64, 1).expect("it is made");
     let mut volume = open(&mut home, &disk, "a");
     let few = fill(&mut volume, &mut home);

@@ -218,7 +218,7 @@ fn account(committer: &Committer<SharedDisk>) {
 fn run(seed: u64, cuts: u64) {
     let mut random = Random::new(seed);
     // The content of other tenants is everywhere on the disk.
-    let disk = SharedDisk::new(DISK, 1 << 16, 0xa5, random.split());
+    let disk = SharedDisk::new(DISK, 1 << 20, 0xa5, random.split());
     let mut drives: Vec<Drive> = (1..=3).map(Drive::new).collect();
     let (mut write, mut step) = (0, 1);
     for cut in 0..=cuts {
