@@ -1,6 +1,6 @@
 //! Thin pools: volumes whose extents lie on one file or block device, and are allocated when they are first written.
 //!
-//! The device has [metadata](store) at its beginning, and extents behind it. A thread is the [home](committer) of the
+//! The device has metadata at its beginning, and extents behind it. A thread is the home of the
 //! pool: it has the free extents and the map of each volume, and writes every change to a log. A volume is a
 //! [layer](Thin) over the device, on the reactor of its drive, with its own copy of its map.
 //!

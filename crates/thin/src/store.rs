@@ -54,7 +54,7 @@ impl<S: Storage> Store<S> {
     pub(crate) fn open(mut storage: S, size: u64, id: u64) -> Result<(Self, Book), StoreError> {
         let mut front = vec![0; BLANK * BLOCK];
         if size < front.len() as u64 {
-            // No pool is so small: the plan says why.
+            // No pool is so small, and the plan refuses it with the least size.
             Layout::plan(id, size)?;
         }
         storage.read(0, &mut front)?;
