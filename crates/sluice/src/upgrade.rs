@@ -123,7 +123,7 @@ impl Items<'_> {
 impl Source for Items<'_> {
     fn items(&mut self) -> Result<Vec<String>, String> {
         if !self.own.config.shared.is_empty() {
-            return Err("there are pools of memory, which cannot be handed over yet".to_owned());
+            return Err("there are shared objects, which cannot be handed over yet".to_owned());
         }
         let drives = self.drives.to_hand_over().map_err(|problem| problem.in_one_line())?;
         let drives = drives.into_iter().map(|name| format!("{DRIVE}{name}"));
@@ -214,6 +214,10 @@ impl Successor<'_> {
                 "the configuration now names other folders, or another API socket: a restart is needed"
                     .to_owned(),
             );
+        }
+        if !self.config.shared.is_empty() {
+            // The start of a pool would change its file, and the other process may go on.
+            return Err("the configuration now has shared objects: a restart is needed".to_owned());
         }
         fds.into_iter().try_for_each(locks::put).map_err(|error| error.to_string())?;
         let prepared = Prepared::new(self.config).map_err(|problem| problem.in_one_line())?;

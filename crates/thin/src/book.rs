@@ -171,6 +171,11 @@ impl Book {
         self.volumes.iter().map(|(number, volume)| (*number, volume))
     }
 
+    /// Returns the volumes from this number on.
+    pub(crate) fn volumes_from(&self, number: u32) -> impl Iterator<Item = (u32, &Volume)> {
+        self.volumes.range(number..).map(|(number, volume)| (*number, volume))
+    }
+
     pub(crate) fn volume(&self, number: u32) -> Option<&Volume> {
         self.volumes.get(&number)
     }

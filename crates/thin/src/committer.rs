@@ -299,8 +299,10 @@ impl<S: Storage> Committer<S> {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(Error::Impossible(format!("the name of a volume has 1 to {NAME_MAX} bytes")));
         }
-        if !(1..=SIZE_MAX).contains(&size) {
-            return Err(Error::Impossible("a volume has 1 byte at least, and 64 TiB at most".to_owned()));
+        if !(1..=SIZE_MAX).contains(&size) || !size.is_multiple_of(EXTENT) {
+            return Err(Error::Impossible(
+                "the size of a volume is a multiple of 64 KiB, and 64 TiB at most".to_owned(),
+            ));
         }
         self.home
             .object()
@@ -336,9 +338,9 @@ impl<S: Storage> Committer<S> {
     pub(crate) fn resize_volume(&mut self, name: &str, size: u64) -> Result<(), Error> {
         let number = self.find(name).ok_or_else(|| Error::NoVolume(name.to_owned()))?;
         let present = self.home.object().book.volume(number).map_or(0, |volume| volume.size);
-        if size < present || size > SIZE_MAX {
+        if size < present || size > SIZE_MAX || !size.is_multiple_of(EXTENT) {
             return Err(Error::Impossible(format!(
-                "volume `{name}` of {present} bytes only grows, to 64 TiB at most"
+                "volume `{name}` of {present} bytes only grows, to a multiple of 64 KiB, and 64 TiB at most"
             )));
         }
         self.order(Change::Resize { volume: number, size })

@@ -65,10 +65,20 @@ impl Layout {
     /// Returns the number of extents of a device of `size` bytes.
     pub(crate) fn extents(&self, size: u64) -> Result<u32, String> {
         let extents = size.saturating_sub(self.data_at()) / EXTENT;
-        u32::try_from(extents).ok().filter(|count| *count <= EXTENTS_MAX).ok_or_else(|| {
-            let most = u64::from(EXTENTS_MAX) * EXTENT;
-            format!("a pool has {most} bytes at most")
-        })
+        u32::try_from(extents)
+            .ok()
+            .filter(|count| *count <= EXTENTS_MAX)
+            .ok_or_else(|| {
+                let most = u64::from(EXTENTS_MAX) * EXTENT;
+                format!("a pool has {most} bytes at most")
+            })
+            .and_then(|extents| match u64::from(extents) <= self.mappings_max {
+                true => Ok(extents),
+                false => Err(format!(
+                    "the metadata of the pool has room for {} bytes: a larger one must be made anew",
+                    self.mappings_max * EXTENT
+                )),
+            })
     }
 
     /// Writes a superblock. All of its content is in the first sector of the block, which no power cut tears.

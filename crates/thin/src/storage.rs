@@ -1,10 +1,12 @@
 //! The storage of a pool's metadata.
 
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Storage whose writes are durable when they return.
+/// Storage whose writes are durable after the next flush.
 pub trait Storage: Send {
     /// Reads exactly these bytes.
     ///
@@ -12,11 +14,23 @@ pub trait Storage: Send {
     /// The bytes cannot be read.
     fn read(&mut self, at: u64, bytes: &mut [u8]) -> io::Result<()>;
 
-    /// Writes all of these bytes durably.
+    /// Writes all of these bytes.
     ///
     /// # Errors
     /// The bytes may be written, in part or as a whole.
     fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes all earlier writes durable.
+    ///
+    /// # Errors
+    /// Earlier writes may be lost.
+    fn flush(&mut self) -> io::Result<()>;
+
+    /// Gives the first bytes their room, so that no later write to them fails for lack of it.
+    ///
+    /// # Errors
+    /// There is too little room.
+    fn reserve(&mut self, bytes: u64) -> io::Result<()>;
 }
 
 /// File or block device.
@@ -29,7 +43,21 @@ impl Storage for Device {
     }
 
     fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(bytes, at)?;
+        self.0.write_all_at(bytes, at)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         self.0.sync_data()
+    }
+
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        if !self.0.metadata()?.is_file() {
+            return Ok(());
+        }
+        match fallocate(&self.0, FallocateFlags::empty(), 0, bytes) {
+            // The file system reserves nothing.
+            Err(Errno::OPNOTSUPP) => Ok(()),
+            reserved => Ok(reserved?),
+        }
     }
 }

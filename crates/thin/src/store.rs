@@ -9,12 +9,12 @@ use crate::storage::Storage;
 use sluice_metadata::engine::{Content, IO_MAX, Loader, Position, Reading, Rules, Source, Step, Writer};
 use std::io;
 
-/// Rules of writing: each write is durable when it is done, and the full half is the fallback of the next one.
-const RULES: Rules = Rules { flushes: false, voids: false };
+/// Rules of writing. An earlier checkpoint is never taken for the present one: a damaged header is damage.
+const RULES: Rules = Rules { flushes: true, voids: true };
 
 /// Rules of reading. The later header is written again before the other half is used, and an opening begins with a
 /// checkpoint.
-const READING: Reading = Reading { to_end: false, rewrites: true };
+const READING: Reading = Reading { to_end: true, rewrites: true };
 
 /// Blocks at the beginning of a device that are zeros before a pool is made on it, 1 MiB. File systems begin later than at
 /// byte 0: btrfs at 64 KiB, UFS at up to 256 KiB.
@@ -69,10 +69,11 @@ impl<S: Storage> Store<S> {
                 return Err(words.to_owned().into());
             }
         };
-        if Layout::open(first).is_none() {
-            storage.write(0, second)?;
-        } else if Layout::open(second).is_none() {
-            storage.write(BLOCK as u64, first)?;
+        for (at, block, other) in [(0, first, second), (BLOCK as u64, second, first)] {
+            if Layout::open(block).is_none() {
+                storage.write(at, other)?;
+                storage.flush()?;
+            }
         }
         let mut blocks =
             Blocks { layout, book: Book::new(layout.extents(size)?), headers: [None; 2], taken: 0 };
@@ -83,7 +84,7 @@ impl<S: Storage> Store<S> {
                 Step::Done => break,
                 Step::Read { at, length } => storage.read(at, &mut buffer[..length])?,
                 Step::Write { at, length } => storage.write(at, &buffer[..length])?,
-                Step::Flush => {}
+                Step::Flush => storage.flush()?,
             }
             let length = match loader.step() {
                 Step::Read { length, .. } | Step::Write { length, .. } => length,
@@ -103,12 +104,16 @@ impl<S: Storage> Store<S> {
         let writer = Writer::new(layout.halves(), RULES, Position::first(0, 1));
         let mut store = Self { storage, layout, writer, buffer: vec![0; IO_MAX] };
         // A pool that was made before, and of which the superblocks alone were zeroed, must not come back.
+        store.storage.reserve(layout.data_at())?;
         store.storage.write(layout.halves().header_at(1), &[0; BLOCK])?;
+        store.storage.flush()?;
         store.checkpoint(&book)?;
         let mut block = vec![0; BLOCK];
         layout.seal(&mut block);
-        store.storage.write(0, &block)?;
-        store.storage.write(BLOCK as u64, &block)?;
+        for at in [0, BLOCK as u64] {
+            store.storage.write(at, &block)?;
+            store.storage.flush()?;
+        }
         Ok((store, book))
     }
 
@@ -144,7 +149,8 @@ impl<S: Storage> Store<S> {
             let done = match self.writer.next(&mut source, &mut self.buffer) {
                 Step::Done => return Ok(()),
                 Step::Write { at, length } => self.storage.write(at, &self.buffer[..length]),
-                Step::Read { .. } | Step::Flush => Ok(()),
+                Step::Flush => self.storage.flush(),
+                Step::Read { .. } => Ok(()),
             };
             if let Err(error) = done {
                 self.writer.failed();
@@ -205,7 +211,7 @@ impl Pages<'_> {
 
     fn next_mapping(&mut self, book: &Book) -> Option<(u32, u32, u32)> {
         let (from, mut at) = self.next.unwrap_or_default();
-        for (number, volume) in book.volumes().filter(|(number, _)| *number >= from) {
+        for (number, volume) in book.volumes_from(from) {
             if number != from {
                 at = 0;
             }

@@ -10,10 +10,10 @@ use sluice_spec::size::Size;
 use sluice_spec::{OnFull, SharedKind, SharedSpec};
 use sluice_targets::{FileConfig, FileControl, MemoryPool, NoSpace, PoolPort, PoolRefused, PreparedFile};
 use sluice_thin::{Device, Error, ThinPool, ThinPort, VolumeControl, VolumeUse};
-use std::fs::File;
 use std::path::PathBuf;
-use std::slice;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{slice, thread};
 
 /// Pools of memory and of devices, which live as long as the daemon, groups with common limits, and devices that drives share.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +34,10 @@ enum Of {
     Memory(MemoryPool),
     Device(ThinPool, FileControl),
 }
+
+/// Time that a device in use is waited for, and the interval of the attempts.
+const IN_USE_LIMIT: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Bytes of a block of a pool's device, the smallest of all namespaces.
 const BLOCK_SIZE: u32 = 512;
@@ -85,9 +89,10 @@ impl Pools {
         volume: &str,
         size: Size,
         on_full: OnFull,
+        block_size: u32,
     ) -> Result<(PreparedFile, ThinPort, VolumeControl), ApiError> {
         let Of::Device(thin, device) = &self.find(pool)?.of else { return Err(other_kind(pool, "thin")) };
-        let device = device.open_part().map_err(|error| file_problem(&error))?;
+        let device = device.open_part(block_size).map_err(|error| file_problem(&error))?;
         let on_full = match on_full {
             OnFull::Fail => sluice_thin::OnFull::Fail,
             OnFull::Park => sluice_thin::OnFull::Park,
@@ -140,16 +145,29 @@ fn start_thin(spec: &SharedSpec) -> Result<Of, ApiError> {
         // The pool is recognized by its superblock.
         raw: true,
     };
-    let device = PreparedFile::open(&config).map_err(|error| file_problem(&error))?;
+    let device = open_free(&config)?;
     let control = device.control();
-    let metadata = File::options().read(true).write(true).open(&path);
-    let metadata = metadata.map_err(|error| ApiError::io("open", &path, &error))?;
+    let metadata = control.open_plain().map_err(|error| file_problem(&error))?;
     let size = device.size();
     let pool = ThinPool::start(Device(metadata), size, device).map_err(|error| {
         let words = format!("the pool `{}` on {} does not open: {error}", spec.name, path.display());
         ApiError::internal(words)
     })?;
     Ok(Of::Device(pool, control))
+}
+
+/// Opens the device of a pool. The kernel keeps it locked while it executes I/O of a daemon that was killed, so a device
+/// in use is waited for. Blocks.
+fn open_free(config: &FileConfig) -> Result<PreparedFile, ApiError> {
+    let began = Instant::now();
+    loop {
+        match PreparedFile::open(config).map_err(|error| file_problem(&error)) {
+            Err(problem) if problem.kind == Kind::InUse && began.elapsed() < IN_USE_LIMIT => {
+                thread::sleep(LOOK_EVERY);
+            }
+            opened => return opened,
+        }
+    }
 }
 
 fn volume_view(volume: VolumeUse) -> VolumeView {

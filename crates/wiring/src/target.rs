@@ -42,7 +42,7 @@ pub(crate) enum TargetControl {
     /// Target that lives on its reactor only, and holds no data.
     Null,
     File(FileControl),
-    Thin(VolumeControl),
+    Thin(VolumeControl, FileControl),
     /// Device, with its place and the first block of the range, the power identifier that it returned, and the handle of
     /// its controller if the daemon drives it.
     Nvme(NvmeControl, DevicePlace, Option<PowerId>, Option<Maintenance>),
@@ -65,8 +65,9 @@ impl PreparedTarget {
                 Ok((Self::MemoryPool { size: *size, port }, TargetControl::Nothing))
             }
             Target::Thin { size, pool, volume, on_full } => {
-                let (device, port, control) = pools.open_volume(pool, volume, *size, *on_full)?;
-                Ok((Self::Thin { device, port: Box::new(port) }, TargetControl::Thin(control)))
+                let (device, port, control) = pools.open_volume(pool, volume, *size, *on_full, block_size)?;
+                let control = TargetControl::Thin(control, device.control());
+                Ok((Self::Thin { device, port: Box::new(port) }, control))
             }
             Target::File(file) => {
                 let config = file_config(file, block_size);
@@ -163,7 +164,7 @@ impl TargetControl {
                 .open_clone()
                 .map(|prepared| Some(PreparedTarget::File(prepared)))
                 .map_err(|error| file_problem(&error)),
-            Self::Nothing | Self::Thin(_) | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(None),
+            Self::Nothing | Self::Thin(..) | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(None),
         }
     }
 
@@ -172,7 +173,7 @@ impl TargetControl {
         match self {
             Self::Nvme(control, place, ..) => vec![DeviceView::new(nsid, place, control.status())],
             Self::NvmeTcp(control) => control.devices(nsid),
-            Self::Nothing | Self::Null | Self::File(_) | Self::Thin(_) => Vec::new(),
+            Self::Nothing | Self::Null | Self::File(_) | Self::Thin(..) => Vec::new(),
         }
     }
 
@@ -181,7 +182,7 @@ impl TargetControl {
         match self {
             Self::Nvme(.., driven) => driven.iter().cloned().collect(),
             Self::NvmeTcp(control) => control.maintenance(),
-            Self::Nothing | Self::Null | Self::File(_) | Self::Thin(_) => Vec::new(),
+            Self::Nothing | Self::Null | Self::File(_) | Self::Thin(..) => Vec::new(),
         }
     }
 
@@ -192,13 +193,13 @@ impl TargetControl {
                 Some((peer(&place.device, place.namespace), power.map(in_hexadecimal)))
             }
             Self::NvmeTcp(control) => Some(control.peer()),
-            Self::Nothing | Self::Null | Self::File(_) | Self::Thin(_) => None,
+            Self::Nothing | Self::Null | Self::File(_) | Self::Thin(..) => None,
         }
     }
 
-    /// Returns whether the target is a file that has lost finished writes.
+    /// Returns whether the target is a file, or lies on the file of a pool, that has lost finished writes.
     pub(super) fn has_lost(&self) -> bool {
-        matches!(self, Self::File(control) if control.has_lost())
+        matches!(self, Self::File(control) | Self::Thin(_, control) if control.has_lost())
     }
 
     /// Returns whether acknowledged writes may be lost, and not every host has been notified.
@@ -210,7 +211,7 @@ impl TargetControl {
     pub(super) fn file_size(&self) -> Result<Option<Size>, ApiError> {
         match self {
             Self::Nothing | Self::Null | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(None),
-            Self::Thin(control) => Ok(Some(Size(control.size()))),
+            Self::Thin(control, _) => Ok(Some(Size(control.size()))),
             Self::File(control) => {
                 control.held().map(|bytes| Some(Size(bytes))).map_err(|error| file_problem(&error))
             }
@@ -221,7 +222,7 @@ impl TargetControl {
     pub(super) fn resize(&self, size: Size) -> Result<(), ApiError> {
         match self {
             Self::Nothing | Self::Null | Self::Nvme(..) | Self::NvmeTcp(..) => Ok(()),
-            Self::Thin(control) => {
+            Self::Thin(control, _) => {
                 control.resize(size.0).map_err(|error| volume_problem(control.name(), &error))
             }
             Self::File(control) => control.resize(size.0).map_err(|error| file_problem(&error)),

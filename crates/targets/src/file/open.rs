@@ -469,21 +469,31 @@ impl FileControl {
         self.try_open_clone().map_err(|error| error.at(&self.config.path))
     }
 
-    /// Opens another target on the same file, for bytes that no other target touches at the same time. The lock is
-    /// released when all have gone. Blocks.
+    /// Opens another target on the same file, for bytes that no other target touches at the same time, and for hosts with
+    /// blocks of this size. The lock is released when all have gone, with all of their I/O: after the death of the
+    /// daemon, the kernel may still be executing some. Blocks.
     ///
     /// # Errors
     /// Returns a message that names the file, if it was replaced since.
-    pub fn open_part(&self) -> Result<PreparedFile, FileError> {
-        self.try_open_part().map_err(|error| error.at(&self.config.path))
+    pub fn open_part(&self, block_size: u32) -> Result<PreparedFile, FileError> {
+        self.try_open_part(block_size).map_err(|error| error.at(&self.config.path))
     }
 
-    fn try_open_part(&self) -> Result<PreparedFile, FileErrorKind> {
-        let [data, sync] = [(); 2].map(|()| open_again(&self.config, &self.file));
-        let (data, sync) = (data?, sync?);
-        let direct = direct_alignment(&data, self.config.block_size);
+    fn try_open_part(&self, block_size: u32) -> Result<PreparedFile, FileErrorKind> {
         let lock = self.lock.upgrade().ok_or(FileErrorKind::Replaced)?;
-        Ok(self.clone().prepare(data, sync, direct, lock))
+        let data = lock.file.try_clone().map_err(FileErrorKind::step("opened"))?;
+        let sync = open_again(&self.config, &self.file)?;
+        let direct = direct_alignment(&data, self.config.block_size);
+        let part = Self { block_size: Arc::new(AtomicU32::new(block_size)), ..self.clone() };
+        Ok(part.prepare(data, sync, direct, lock))
+    }
+
+    /// Opens the file for bytes that no target touches, past none of the caches.
+    ///
+    /// # Errors
+    /// Returns a message that names the file, if it was replaced since.
+    pub fn open_plain(&self) -> Result<OsFile, FileError> {
+        open_again(&self.config, &self.file).map_err(|error| error.at(&self.config.path))
     }
 
     fn try_open_clone(&self) -> Result<PreparedFile, FileErrorKind> {

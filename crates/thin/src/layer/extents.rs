@@ -199,7 +199,8 @@ impl Thin {
     fn flushed(&mut self, status: Status, lane: &mut Lane<'_>) {
         self.growing.is_flushing = false;
         let mut flushed = std::mem::take(&mut self.growing.flushing);
-        if !status.is_success() {
+        if self.is_broken || !status.is_success() {
+            let status = if self.is_broken { Status::WRITE_FAULT } else { status };
             self.fail(&flushed, status, lane);
         } else {
             for &(extent, place) in &flushed {
@@ -298,6 +299,8 @@ impl Thin {
         (self.retry_ns, self.idle_ns) = (None, None);
         self.growing.wanted.clear();
         self.outbox.clear();
+        // These have no acknowledgement.
+        self.sent.clear();
         self.drain.clear();
         self.draining.clear();
         self.end_parked(|_, _| true, Status::WRITE_FAULT, lane);

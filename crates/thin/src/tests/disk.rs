@@ -118,11 +118,14 @@ impl Storage for SharedDisk {
     }
 
     fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut disk = self.lock();
-        if !disk.write(at, bytes) {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        disk.persist(at, bytes.len());
+        if self.lock().write(at, bytes) { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.lock().flush() { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+    }
+
+    fn reserve(&mut self, _: u64) -> io::Result<()> {
         Ok(())
     }
 }

@@ -172,4 +172,27 @@ fn golden_image() {
     assert_eq!(&image[..8], b"SluiceTP");
 }
 
-const GOLDEN: u32 = 363_747_182;
+const GOLDEN: u32 = 2_071_139_522;
+
+#[test]
+fn a_damaged_checkpoint_is_not_replaced_by_an_earlier_one() {
+    let disk = SharedDisk::new(DISK, DISK, 0, Random::new(1));
+    let (mut store, book) = Store::open(disk.clone(), DISK as u64, 7).expect("it is made");
+    let halves = store.layout().halves();
+    let change = Change::Create { volume: 0, name: "a".to_owned(), size: 1 << 20 };
+    store.commit(&book, &[change]).expect("it is written");
+    drop(store);
+    drop(Store::open(disk.clone(), DISK as u64, 7).expect("it loads, and writes another checkpoint"));
+    let mut headers = [vec![0; 4096], vec![0; 4096]];
+    for (half, header) in headers.iter_mut().enumerate() {
+        disk.lock().read(halves.header_at(half), header);
+    }
+    let half = headers.iter().position(|header| header[0] != 0).expect("one counts");
+    assert!(headers[1 - half].iter().all(|byte| *byte == 0), "the other one is void");
+    headers[half][60] ^= 1;
+    disk.lock().write(halves.header_at(half), &headers[half]);
+    let writes = disk.lock().count;
+    let refused = Store::open(disk.clone(), DISK as u64, 7).expect_err("it is damaged");
+    assert!(format!("{refused:?}").contains("no checkpoint is complete"), "{refused:?}");
+    assert_eq!(disk.lock().count, writes, "nothing is written");
+}

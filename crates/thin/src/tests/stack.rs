@@ -15,8 +15,8 @@ const DISK: usize = 3 << 20;
 /// Bytes that have one value together.
 const BLOCK: u64 = 16 << 10;
 
-/// Blocks of a volume; the last extent is not whole.
-const BLOCKS: u64 = 4 * 9 + 2;
+/// Blocks of a volume.
+const BLOCKS: u64 = 4 * 10;
 
 /// Possible content of a block: a volume with the number of a write; none for zeros.
 type Value = Option<(u8, u32)>;
