@@ -1,10 +1,11 @@
 //! Counters in the format of Prometheus (text format 0.0.4).
 
 mod parts;
+mod shared;
 
 use sluice_control::drives::{
     CacheView, DeviceView, DriveCounts, DriveLatency, DriveState, DriveView, Drives, FunctionView, JobState,
-    JobView, LatencyView, LimitsView, ReactorCounters,
+    JobView, LatencyView, LimitsView, ReactorCounters, SharedView,
 };
 use sluice_functions::{Metric, service};
 use std::collections::BTreeMap;
@@ -160,6 +161,7 @@ pub(super) struct Snapshot {
     pub(super) limits: Vec<Limits>,
     pub(super) caches: Vec<Cache>,
     pub(super) parts: Vec<DriveCounts>,
+    pub(super) shared: Vec<SharedView>,
 }
 
 impl Snapshot {
@@ -170,12 +172,14 @@ impl Snapshot {
         let (latency, reactors) = (drives.latency(), drives.reactors());
         let (limits, caches) = (drives.all_limits(), drives.caches());
         let parts = drives.counts();
-        Self { drives: drives.list(), latency, reactors, functions, jobs, limits, caches, parts }
+        // An object that does not answer has no metrics.
+        let shared = drives.shared().unwrap_or_default();
+        Self { drives: drives.list(), latency, reactors, functions, jobs, limits, caches, parts, shared }
     }
 }
 
 pub(super) fn text(of: &Snapshot) -> String {
-    let Snapshot { drives, latency, reactors, functions, jobs, limits, caches, parts } = of;
+    let Snapshot { drives, latency, reactors, functions, jobs, limits, caches, parts, shared } = of;
     let mut out = String::new();
     // Names of drives need no escaping: see check_name.
     DRIVES
@@ -190,8 +194,8 @@ pub(super) fn text(of: &Snapshot) -> String {
     DEVICES.iter().for_each(|family| {
         family.write(&mut out, &devices, |(drive, device)| {
             let DeviceView { nsid, namespace, first_block, .. } = device;
-            // A place may be any path, so it is escaped as the format requires.
-            let place = device.device.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            // A place may be any path.
+            let place = escaped(&device.device);
             format!(
                 "drive=\"{drive}\",nsid=\"{nsid}\",device=\"{place}\",namespace=\"{namespace}\",\
                  first_block=\"{first_block}\""
@@ -217,7 +221,13 @@ pub(super) fn text(of: &Snapshot) -> String {
             format!("job=\"{id}\",drive=\"{drive}\",nsid=\"{nsid}\",name=\"{name}\"")
         });
     });
+    shared::write(&mut out, shared);
     out
+}
+
+/// Escapes the value of a label as the format requires.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// Binary logarithms of the first and the last bound of a histogram in nanoseconds: 1 us and 17 s.

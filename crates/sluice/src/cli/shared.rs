@@ -10,7 +10,7 @@ use sluice_spec::table::Table;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SharedCommand {
-    /// List all shared objects with their use
+    /// List all shared objects with their use, and the volumes of thin pools
     List,
 }
 
@@ -32,5 +32,20 @@ fn list(list: &SharedList) -> String {
             shared.users.to_string(),
         ]);
     }
-    table.text()
+    let mut volumes = Table::new(&["VOLUME", "POOL", "SIZE", "ALLOCATED", "IN-USE"]);
+    for shared in &list.shared {
+        for volume in &shared.volumes {
+            volumes.row(vec![
+                volume.name.escape_debug().to_string(),
+                shared.name.clone(),
+                volume.size.to_string(),
+                volume.allocated.to_string(),
+                if volume.in_use { "yes" } else { "no" }.to_owned(),
+            ]);
+        }
+    }
+    match list.shared.iter().any(|shared| !shared.volumes.is_empty()) {
+        true => format!("{}\n{}", table.text(), volumes.text()),
+        false => table.text(),
+    }
 }

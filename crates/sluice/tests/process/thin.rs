@@ -71,7 +71,17 @@ fn a_thin_pool_outlives_a_killed_daemon_and_a_full_one_is_grown() {
     let used: Vec<u64> = pool(&daemon).volumes.iter().map(|volume| volume.allocated.0).collect();
     assert_eq!(used, [2 * EXTENT as u64, count * EXTENT as u64]);
     let message = daemon.ok(&["shared", "list"]);
-    assert!(message.contains("thin"), "{message}");
+    let volume = message.lines().find(|line| line.starts_with("v0 ")).expect("the volumes are listed");
+    assert_eq!(volume.split_whitespace().collect::<Vec<_>>(), ["v0", "thin", "1TiB", "128KiB", "yes"]);
+    let metrics = block_on(Client::new(daemon.api()).get_text("/metrics")).expect("an answer");
+    for line in [
+        format!("sluice_shared_size_bytes{{shared=\"thin\",type=\"thin\"}} {size}"),
+        "sluice_shared_users{shared=\"thin\",type=\"thin\"} 2".to_owned(),
+        "sluice_volume_allocated_bytes{shared=\"thin\",volume=\"v0\"} 131072".to_owned(),
+        format!("sluice_volume_size_bytes{{shared=\"thin\",volume=\"v1\"}} {}", 1_u64 << 40),
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} is not in {metrics}");
+    }
     // Another drive cannot have the same volume.
     let twice = r#"{"name": "more", "namespaces": [
         {"target": "thin", "shared": "thin", "volume": "v0", "size": "1GiB"}]}"#;
