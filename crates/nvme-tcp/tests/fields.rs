@@ -21,7 +21,7 @@ fn feed(decoder: &mut Decoder, mut bytes: &[u8]) -> Result<Option<Event>, Violat
     Ok(last)
 }
 
-/// Conformance: TCP 3.6.2.1 and 3.6.2.2, the layout of ICReq and ICResp.
+/// Conformance: TCP 3.6.2.1, each field of ICReq and ICResp has its place.
 #[test]
 fn an_initialization_has_each_field_in_its_place() {
     for (number, digests) in
