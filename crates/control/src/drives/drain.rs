@@ -21,7 +21,7 @@ const DELETE_LIMIT: Duration = Duration::from_secs(10);
 /// Time that clients get to be disconnected, even if commands get no time.
 const MOMENT: Duration = Duration::from_millis(250);
 
-/// Time that the remote controllers of drives get for their shutdown.
+/// Time that the remote controllers of drives get for their shutdown, and drained drives at least for their flush.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(3);
 
 /// Number of drives that are flushed at a time.
@@ -57,7 +57,8 @@ impl Drives {
         // A drive with commands in flight may have unflushed writes after a sync, so it is not synced. The others are.
         if !hurry.load(Relaxed) {
             let drained: Vec<Named> = drives.iter().filter(|drive| is_drained(drive)).cloned().collect();
-            synced = sync_all(&drained, deadline, hurry);
+            // Another drive may have used all of the time.
+            synced = sync_all(&drained, deadline.max(Instant::now() + SHUTDOWN_LIMIT), hurry);
         }
         close(&drives);
         if !hurry.load(Relaxed) {

@@ -209,7 +209,11 @@ impl AdminThread {
 
     fn execute(&mut self, request: ThreadRequest) {
         match request {
-            ThreadRequest::Open { .. } | ThreadRequest::Admin { .. } | ThreadRequest::Close { .. }
+            // A device may stall its I/O during a commit, and a reset would interrupt that.
+            ThreadRequest::Open { .. }
+            | ThreadRequest::Admin { .. }
+            | ThreadRequest::Close { .. }
+            | ThreadRequest::TimedOut { .. }
                 if self.committing.is_some() =>
             {
                 self.deferred.push_back(request);
@@ -359,6 +363,10 @@ impl AdminThread {
     fn open(&mut self, request: &RangeRequest) -> Result<(Port, Link), ErrorKind> {
         self.timeout = request.timeout.max(Duration::from_secs(1));
         if self.link.is_none() {
+            if self.resetting.is_some() && self.has_ports() {
+                // The next attempt to connect ends the reset.
+                return Err(ErrorKind::Resetting);
+            }
             self.connect().inspect_err(|_| self.hang_up())?;
             self.release_memory();
             if let Err(error) = self.restore() {

@@ -29,6 +29,8 @@ pub(super) enum ErrorKind {
     StillThere,
     /// The thread that drives the device cannot be started, or has ended.
     NoThread,
+    /// A reset by order is in progress.
+    Resetting,
 }
 
 impl From<sluice_host::Error> for ErrorKind {
@@ -98,6 +100,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::StillThere => f.write_str(
                 "another server answers there than before, which has not ended and may still be at work; end that one",
             ),
+            ErrorKind::Resetting => f.write_str("it is being reset: try again when that is over"),
             ErrorKind::NoThread => f.write_str("there is no thread to drive it; see the daemon's log"),
         }
     }

@@ -298,16 +298,19 @@ impl Association {
         }
     }
 
-    /// Returns the answer to the long command, if it has come. With `is_due` a Keep Alive command is sent. Its answer is
-    /// not waited for, since the controller may answer nothing until the long command ends.
-    pub(super) fn poll_long(&mut self, is_due: bool) -> Result<Option<CompletionEntry>, ErrorKind> {
-        if let Some(response) = self.admin.poll_async(Kind::Long)? {
-            return Ok(Some(response));
+    /// Returns the answer to the long command, if it has come.
+    pub(super) fn poll_long(&mut self) -> Result<Option<CompletionEntry>, ErrorKind> {
+        self.admin.poll_async(Kind::Long)
+    }
+
+    /// Sends a Keep Alive command, unless one is outstanding. Its answer is not waited for, since the controller may answer
+    /// nothing until the long command ends. Returns whether it was sent.
+    pub(super) fn send_keep_alive(&mut self) -> Result<bool, ErrorKind> {
+        if self.admin.is_outstanding(Kind::KeepAlive) {
+            return Ok(false);
         }
-        if is_due && !self.admin.is_outstanding(Kind::KeepAlive) {
-            self.admin.submit_async(Kind::KeepAlive, keep_alive(), self.limit)?;
-        }
-        Ok(None)
+        self.admin.submit_async(Kind::KeepAlive, keep_alive(), self.limit)?;
+        Ok(true)
     }
 
     /// Shuts the controller down, so that the next host need not wait, and waits until its cache is durable.

@@ -344,6 +344,7 @@ impl Target {
                 self.advance(lane);
             }
             Err(error) => {
+                self.unflushed.disconnected(path);
                 self.handle.lost(generation, format!("the reactor cannot take a connection: {error}"))
             }
         }

@@ -163,9 +163,8 @@ pub(crate) struct PendingReset {
 }
 
 impl PendingReset {
-    /// Creates the state after a shutdown that took `device`.
-    pub(crate) fn new(reply: Reply<ResetReport>, limit: Duration, device: Duration) -> Self {
-        let began = Instant::now();
+    /// Creates the state of a reset that began at `began`, after a shutdown that took `device`.
+    pub(crate) fn new(reply: Reply<ResetReport>, limit: Duration, began: Instant, device: Duration) -> Self {
         Self { reply, limit, began, device, first_attempt: None, last: "none".to_owned() }
     }
 
@@ -391,7 +390,7 @@ mod tests {
     #[test]
     fn a_reset_is_answered_once_its_time_is_over() {
         let (reply, replied) = reply();
-        let pending = PendingReset::new(reply, Duration::from_secs(600), Duration::ZERO);
+        let pending = PendingReset::new(reply, Duration::from_secs(600), Instant::now(), Duration::ZERO);
         let pending = pending.failed("refused".to_owned()).expect("there is time");
         assert!(replied.try_recv().is_err());
         let late = PendingReset { limit: Duration::ZERO, ..pending };
@@ -404,7 +403,7 @@ mod tests {
     fn the_time_until_a_controller_is_reached_is_its_own() {
         let (reply, replied) = reply();
         let second = Duration::from_secs(1);
-        let mut pending = PendingReset::new(reply, second, second);
+        let mut pending = PendingReset::new(reply, second, Instant::now(), second);
         pending.attempt();
         let first = pending.first_attempt.expect("it began");
         pending.attempt();

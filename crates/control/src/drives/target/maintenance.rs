@@ -290,12 +290,21 @@ impl Drives {
         }
         let acted = match was_paused {
             true => act(),
-            false => self.while_changing(entry, running.as_ref(), nsid, CHANGE_LIMIT, act),
+            // Hosts have seen the Change state since the pause.
+            false => {
+                let limit = CHANGE_LIMIT.saturating_sub(began.elapsed());
+                self.while_changing(entry, running.as_ref(), nsid, limit, act)
+            }
         };
         match acted {
             Ok(ResetReport { device, context }) => {
                 resume()?;
                 Ok(Done { device, own: began.elapsed().saturating_sub(device), context })
+            }
+            // The end of the daemon flushes the drive, as soon as the controller is back.
+            Err(why @ MaintenanceFault::Ending { .. }) => {
+                resume()?;
+                Err(fault(why))
             }
             Err(why) if why.is_after_reset() => {
                 if !was_paused {
@@ -305,8 +314,6 @@ impl Drives {
                     "commands wait: put the controller right and `sluice target resume`, or `sluice target replace`",
                 ))
             }
-            // The next daemon connects anew. Its state has no pause, unless there was one before.
-            Err(why @ MaintenanceFault::Ending { has_begun: true }) => Err(fault(why)),
             Err(why) => {
                 resume()?;
                 Err(fault(why))

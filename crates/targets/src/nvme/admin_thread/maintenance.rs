@@ -149,6 +149,6 @@ impl Maintained for AdminThread {
         let device = began.elapsed();
         self.lose("it is reset by order");
         self.retry.begin_reset();
-        self.resetting = Some(PendingReset::new(reply, limit, device));
+        self.resetting = Some(PendingReset::new(reply, limit, began, device));
     }
 }

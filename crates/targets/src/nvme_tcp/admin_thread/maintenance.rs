@@ -7,6 +7,9 @@ use crate::remote::orders::{Maintained, PendingCommit, PendingReset, Reply};
 use crate::remote::{Activation, ControllerContext, MaintenanceFault, NamespaceInfo, ResetReport};
 use std::time::{Duration, Instant};
 
+/// Time after which a Keep Alive command that could not be sent is tried again: the one before has no answer yet.
+const KEEP_ALIVE_AGAIN: Duration = Duration::from_millis(100);
+
 /// Bytes of data in a capsule of the admin queue (NVMe/TCP 3.4.2.1).
 const PIECE_MAX: usize = 8192;
 
@@ -55,10 +58,17 @@ impl AdminThread {
         };
         let is_over = pending.left().is_zero();
         let is_due = connections.keep_alive_at.is_some_and(|at| Instant::now() >= at);
+        let mut kept = Ok(());
         if is_due {
-            connections.keep_alive_at = next_keep_alive(&self.config);
+            // Before the answer to the commit is looked for, which would put this off by half the time-out.
+            kept = connections.association.send_keep_alive().map(|is_sent| {
+                connections.keep_alive_at = match is_sent {
+                    true => next_keep_alive(&self.config),
+                    false => Some(Instant::now() + KEEP_ALIVE_AGAIN),
+                };
+            });
         }
-        match connections.association.poll_long(is_due) {
+        match kept.and_then(|()| connections.association.poll_long()) {
             Ok(None) if !is_over => return false,
             Ok(response) => {
                 let Some(pending) = self.committing.take() else { return true };
@@ -158,7 +168,7 @@ impl Maintained for AdminThread {
         self.lose("it is reset by order");
         self.retry.begin_reset();
         self.given_up = false;
-        self.resetting = Some(PendingReset::new(reply, limit, device));
+        self.resetting = Some(PendingReset::new(reply, limit, began, device));
     }
 }
 
