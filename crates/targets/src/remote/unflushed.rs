@@ -4,7 +4,7 @@
 //! the connection. The writes count as lost if the controller of a new connection does not prove that it kept
 //! its power. The layers above are then notified.
 //!
-//! A Flush counts for the namespace, whatever the path (NVM Command Set, Flush: all commands completed prior to it). A
+//! A Flush along any path makes all earlier writes to the namespace durable (NVM Command Set, Flush). A
 //! shutdown counts for its controller alone (Base 3.6, Shutdown Processing): other controllers of the subsystem may still
 //! have volatile writes that came along their paths.
 

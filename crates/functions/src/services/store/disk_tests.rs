@@ -1,4 +1,4 @@
-//! Tests of a store on a disk in memory: what was written is loaded, and nothing else.
+//! Tests of a store on a disk in memory: a load returns the content that was written.
 
 use super::block::{BLOCK, Kind, Label, seal};
 use super::layout::{DELETIONS, Header, Layout, MAPPINGS_PER_BLOCK, Shape, VERSIONS_PER_BLOCK};

@@ -1,4 +1,4 @@
-//! Tests of the order of steps, one by one: what is read, written again and voided.
+//! Tests of the order of steps: reads, repeated writes, and zeros over headers.
 
 use super::*;
 
