@@ -33,9 +33,11 @@ mod ring;
 mod task;
 #[cfg(test)]
 mod tests;
+mod units;
 
 pub use home::Home;
 pub use object::{Object, Unit};
 pub use port::{NEED_MAX, Port, Received};
 pub use ports::{Connection, HomeSide, PORTS_MAX, PortNumber, Refused};
 pub use task::{HomeTask, SharedObject};
+pub use units::Units;

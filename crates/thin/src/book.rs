@@ -12,7 +12,7 @@ pub const EXTENTS_MAX: u32 = (1 << 30) - 2;
 pub const VOLUMES_MAX: usize = 1024;
 
 /// Most bytes of a volume, 64 TiB.
-pub(crate) const SIZE_MAX: u64 = 64 << 40;
+const SIZE_MAX: u64 = 64 << 40;
 
 /// Most bytes of a volume's name.
 pub(crate) const NAME_MAX: usize = 64;
@@ -140,6 +140,11 @@ pub struct VolumeUse {
     pub is_open: bool,
 }
 
+/// Returns whether a volume may have this many bytes: whole extents, so that none is in use in part.
+pub(crate) fn is_size(size: u64) -> bool {
+    (EXTENT..=SIZE_MAX).contains(&size) && size.is_multiple_of(EXTENT)
+}
+
 /// State of a pool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Book {
@@ -230,8 +235,8 @@ impl Book {
             }
             Change::Resize { volume, size } => {
                 let volume = self.volumes.get_mut(volume).ok_or("there is no such volume")?;
-                if *size < volume.size || *size > SIZE_MAX {
-                    return Err("a volume only grows, to 64 TiB at most".to_owned());
+                if *size < volume.size || !is_size(*size) {
+                    return Err("a volume only grows, by whole extents, to 64 TiB at most".to_owned());
                 }
                 volume.size = *size;
                 Ok(())
@@ -264,10 +269,8 @@ impl Book {
     }
 
     fn create(&mut self, number: u32, name: &str, size: u64, map: Map, mapped: u64) -> Result<(), String> {
-        let is_possible = !name.is_empty()
-            && name.len() <= NAME_MAX
-            && (1..=SIZE_MAX).contains(&size)
-            && self.volumes.len() < VOLUMES_MAX;
+        let is_possible =
+            !name.is_empty() && name.len() <= NAME_MAX && is_size(size) && self.volumes.len() < VOLUMES_MAX;
         if !is_possible || self.volumes.contains_key(&number) || self.find(name).is_some() {
             return Err(format!("there can be no volume `{}`", name.escape_debug()));
         }
@@ -283,7 +286,7 @@ impl Book {
         mut freed: impl FnMut(u32),
     ) -> Result<(), String> {
         let volume = self.volumes.get_mut(&number).ok_or("there is no such volume")?;
-        if u64::from(logical) >= volume.size.div_ceil(EXTENT) {
+        if u64::from(logical) >= volume.size / EXTENT {
             return Err(format!("extent {logical} is behind the end of the volume"));
         }
         let previous = volume.map.set(logical, physical.map_or(0, |extent| extent + 1));

@@ -1,22 +1,15 @@
 //! The home of a pool: free extents, maps of all volumes, and the log of their changes.
 
 use crate::block::PAYLOAD;
-use crate::book::{Book, Change, NAME_MAX, SIZE_MAX, VolumeUse};
+use crate::book::{Book, Change, NAME_MAX, VolumeUse, is_size};
 use crate::layout::EXTENT;
 use crate::map::Map;
 use crate::pool::{Error, PoolUse};
 use crate::storage::Storage;
 use crate::store::{Store, StoreError};
-use sluice_shared::{Connection, Home, Object, PortNumber, Unit};
+use sluice_shared::{Connection, Home, Object, PortNumber, Unit, Units};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-
-/// Owner of an extent that is free, and of one that is in use or about to be.
-const FREE: u16 = u16::MAX;
-const USED: u16 = u16::MAX - 1;
-
-/// Extents that one step of a reclaim looks at.
-const SEEN_AT_ONCE: usize = 1 << 16;
 
 /// Changes of one record, at most.
 const RECORD_MAX: usize = PAYLOAD / 16;
@@ -28,53 +21,35 @@ pub(crate) const SHARED: u32 = 1 << 31;
 #[derive(Debug)]
 pub(crate) struct Extents {
     book: Book,
-    /// Port with the extent as credit, or [`FREE`], or [`USED`].
-    owners: Vec<u16>,
-    /// Free extents; the next one is the last.
-    free: Vec<u32>,
+    units: Units,
     /// Volume of each port.
     users: BTreeMap<PortNumber, u32>,
-    /// Changes that are not written yet.
+    /// Changes that are not written yet, and the number of extents in them.
     notes: VecDeque<(PortNumber, Change)>,
-    /// Extents of ports, and those of notes.
-    given: u64,
+    noted: u64,
     mappings_max: u64,
-    /// Next extent that the reclaim under way looks at.
-    reclaimed: usize,
     /// A port has sent a note that contradicts the state.
     is_spoiled: bool,
 }
 
 impl Extents {
     fn new(book: Book, mappings_max: u64) -> Self {
-        let mut extents = Self {
-            owners: Vec::new(),
-            free: Vec::new(),
-            users: BTreeMap::new(),
-            notes: VecDeque::new(),
-            given: 0,
-            mappings_max,
-            reclaimed: 0,
-            is_spoiled: false,
-            book,
-        };
-        extents.adopt(0);
+        let (users, notes) = (BTreeMap::new(), VecDeque::new());
+        let units = Units::default();
+        let mut extents = Self { book, units, users, notes, noted: 0, mappings_max, is_spoiled: false };
+        extents.adopt();
         extents
     }
 
-    /// Adds the extents from this one on.
-    fn adopt(&mut self, from: u32) {
-        let (book, end) = (&self.book, self.book.extents());
-        self.owners.extend((from..end).map(|extent| if book.references(extent) == 0 { FREE } else { USED }));
-        let free = (from..end).rev().filter(|extent| book.references(*extent) == 0);
-        // Older extents are taken first.
-        let later: Vec<u32> = free.chain(self.free.iter().copied()).collect();
-        self.free = later;
+    /// Adds the extents that the book has, and the units lack.
+    fn adopt(&mut self) {
+        let book = &self.book;
+        self.units.grow(book.extents(), |extent| book.references(extent) > 0);
     }
 
-    fn release(&mut self, extent: u32) {
-        self.owners[extent as usize] = FREE;
-        self.free.push(extent);
+    /// Returns the number of extents that volumes have taken, and that are no mappings yet.
+    fn given(&self) -> u64 {
+        self.units.held() + self.noted
     }
 
     /// Returns the change of a note, if the port may make it.
@@ -83,31 +58,25 @@ impl Extents {
         let volume = *self.users.get(&port)?;
         let size = self.book.volume(volume)?.size;
         if let Some(extent) = physical {
-            let owner = self.owners.get_mut(extent as usize).filter(|owner| **owner == port.0)?;
-            *owner = USED;
+            if !self.units.use_up(port, extent) {
+                return None;
+            }
+            self.noted += 1;
         }
-        (u64::from(logical) < size.div_ceil(EXTENT)).then_some(Change::Map { volume, logical, physical })
+        (u64::from(logical) < size / EXTENT).then_some(Change::Map { volume, logical, physical })
     }
 }
 
 impl Object for Extents {
     fn take(&mut self, port: PortNumber) -> Option<Unit> {
-        if self.book.mappings() + self.given >= self.mappings_max {
+        if self.book.mappings() + self.given() >= self.mappings_max {
             return None;
         }
-        let extent = self.free.pop()?;
-        self.owners[extent as usize] = port.0;
-        self.given += 1;
-        Some(extent.into())
+        self.units.take(port).map(Unit::from)
     }
 
     fn give_back(&mut self, port: PortNumber, unit: Unit) {
-        if self.owners.get(unit as usize) == Some(&port.0) {
-            self.given -= 1;
-            self.release(unit as u32);
-        } else {
-            debug_assert!(false, "extent {unit} does not belong to its giver");
-        }
+        self.units.give_back(port, unit);
     }
 
     fn note(&mut self, port: PortNumber, word: u64) {
@@ -118,22 +87,8 @@ impl Object for Extents {
     }
 
     fn reclaim(&mut self, port: PortNumber, limit: usize) -> bool {
-        let (begin, mut left) = (self.reclaimed, limit);
-        let end = (begin + SEEN_AT_ONCE).min(self.owners.len());
-        for extent in begin..end {
-            if left == 0 {
-                self.reclaimed = extent;
-                return false;
-            }
-            if self.owners[extent] == port.0 {
-                self.given -= 1;
-                self.release(extent as u32);
-                left -= 1;
-            }
-        }
         // Notes of the port are written before its number and its volume have another user.
-        let is_over = end == self.owners.len() && self.notes.iter().all(|(of, _)| *of != port);
-        self.reclaimed = if end == self.owners.len() { 0 } else { end };
+        let is_over = self.units.reclaim(port, limit) && self.notes.iter().all(|(of, _)| *of != port);
         if is_over {
             self.users.remove(&port);
         }
@@ -226,18 +181,21 @@ impl<S: Storage> Committer<S> {
         let mut freed = Vec::new();
         let applied = extents.book.apply(change, |extent| freed.push(extent));
         if let Change::Map { physical: Some(_), .. } = change {
-            extents.given -= 1;
+            extents.noted -= 1;
         }
-        freed.into_iter().for_each(|extent| extents.release(extent));
+        freed.into_iter().for_each(|extent| extents.units.release(extent));
         if let Err(why) = applied {
             self.fail(why);
         }
     }
 
-    /// Writes and applies one change of the control side.
+    /// Writes and applies one change of the control side, after the notes that were sent before.
     fn order(&mut self, change: Change) -> Result<(), Error> {
-        // Notes that were sent before come first.
         self.turn();
+        self.write(change)
+    }
+
+    fn write(&mut self, change: Change) -> Result<(), Error> {
         if let Some(words) = &self.failure {
             return Err(Error::Failed(words.clone()));
         }
@@ -299,7 +257,7 @@ impl<S: Storage> Committer<S> {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(Error::Impossible(format!("the name of a volume has 1 to {NAME_MAX} bytes")));
         }
-        if !(1..=SIZE_MAX).contains(&size) || !size.is_multiple_of(EXTENT) {
+        if !is_size(size) {
             return Err(Error::Impossible(
                 "the size of a volume is a multiple of 64 KiB, and 64 TiB at most".to_owned(),
             ));
@@ -313,19 +271,21 @@ impl<S: Storage> Committer<S> {
 
     /// Makes a volume with the content of another one, which no namespace uses at this moment.
     pub(crate) fn clone_volume(&mut self, name: &str, from: &str) -> Result<(), Error> {
+        // No extent is given away between the check of the room and the change.
+        self.turn();
         let source = self.closed(from)?;
         if self.find(name).is_some() {
             return Err(Error::Impossible(format!("there is a volume `{name}` already")));
         }
         let book = &self.home.object().book;
         let (size, mapped) = book.volume(source).map_or((0, 0), |volume| (volume.size, volume.mapped));
-        if book.mappings() + self.home.object().given + mapped > self.home.object().mappings_max {
+        if book.mappings() + self.home.object().given() + mapped > self.home.object().mappings_max {
             return Err(Error::Impossible(
                 "the metadata of the pool has no room for so many shared extents".to_owned(),
             ));
         }
         let volume = self.new_number(name, size)?;
-        self.order(Change::Clone { volume, name: name.to_owned(), from: source })
+        self.write(Change::Clone { volume, name: name.to_owned(), from: source })
     }
 
     /// Deletes a volume that no namespace uses.
@@ -338,7 +298,7 @@ impl<S: Storage> Committer<S> {
     pub(crate) fn resize_volume(&mut self, name: &str, size: u64) -> Result<(), Error> {
         let number = self.find(name).ok_or_else(|| Error::NoVolume(name.to_owned()))?;
         let present = self.home.object().book.volume(number).map_or(0, |volume| volume.size);
-        if size < present || size > SIZE_MAX || !size.is_multiple_of(EXTENT) {
+        if size < present || !is_size(size) {
             return Err(Error::Impossible(format!(
                 "volume `{name}` of {present} bytes only grows, to a multiple of 64 KiB, and 64 TiB at most"
             )));
@@ -350,11 +310,8 @@ impl<S: Storage> Committer<S> {
     pub(crate) fn grow(&mut self, size: u64) -> Result<(), Error> {
         let count = self.store.layout().extents(size).map_err(Error::Impossible)?;
         let extents = self.home.object_mut();
-        let from = extents.book.extents();
-        if count > from {
-            extents.book.grow(count);
-            extents.adopt(from);
-        }
+        extents.book.grow(count);
+        extents.adopt();
         Ok(())
     }
 
@@ -371,8 +328,8 @@ impl<S: Storage> Committer<S> {
         };
         PoolUse {
             size: u64::from(extents.book.extents()) * EXTENT,
-            free: extents.free.len() as u64 * EXTENT,
-            credit: extents.given * EXTENT,
+            free: extents.units.free() as u64 * EXTENT,
+            credit: extents.given() * EXTENT,
             users: extents.users.len(),
             volumes: extents.book.volumes().map(volume).collect(),
             failure: self.failure.clone(),

@@ -1,9 +1,9 @@
 //! A pool for control threads, and the thread that is its home.
 
+use crate::VolumeUse;
 use crate::committer::Committer;
 use crate::layer::{OnFull, Parts, ThinPort};
 use crate::storage::Storage;
-use crate::{EXTENT, VolumeUse};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::dup;
 use sluice_shared::{Connection, HomeSide, Refused};
@@ -276,5 +276,3 @@ fn execute<S: Storage>(committer: &mut Committer<S>, order: Order) {
         Order::Usage(counts, reply) => drop(reply.send(Ok(committer.usage(counts)))),
     }
 }
-
-const _: () = assert!(EXTENT.is_power_of_two());

@@ -35,11 +35,9 @@ impl Thin {
         }
     }
 
-    /// Returns the extents that a Deallocate covers as a whole. The last one of the volume may be shorter.
-    pub(super) fn whole(&self, request: &Request) -> Range<u64> {
-        let is_to_end = request.end() >= self.parts.size.load(std::sync::atomic::Ordering::Acquire);
-        let end = if is_to_end { request.end().div_ceil(EXTENT) } else { request.end() / EXTENT };
-        request.offset.div_ceil(EXTENT)..end
+    /// Returns the extents that a Deallocate covers as a whole.
+    pub(super) fn whole(request: &Request) -> Range<u64> {
+        request.offset.div_ceil(EXTENT)..request.end() / EXTENT
     }
 
     /// Returns whether a request must wait for extents, and lists those extents.
@@ -52,7 +50,7 @@ impl Thin {
             }
             // Zeros are written to the ends alone.
             Operation::Deallocate => {
-                let whole = self.whole(request);
+                let whole = Self::whole(request);
                 let ends = [touched.start, touched.end.saturating_sub(1)];
                 let ends = ends.into_iter().filter(|extent| touched.contains(extent));
                 ends.filter(|extent| !whole.contains(&u64::from(*extent)))
@@ -114,7 +112,7 @@ impl Thin {
 
     /// Gives the whole extents of a Deallocate back.
     pub(super) fn begin_release(&mut self, command: Command, lane: &mut Lane<'_>) {
-        let whole = self.whole(&lane.slot(&command).request);
+        let whole = Self::whole(&lane.slot(&command).request);
         if whole.is_empty() {
             return lane.finish(command, Status::SUCCESS);
         }

@@ -192,8 +192,7 @@ impl Layer for Thin {
         let below = below[0];
         let storage = Storage::named(&self.parts.id.to_le_bytes()).part(u64::from(self.number) + 1);
         Characteristics {
-            size: self.parts.size.load(Ordering::Acquire) / u64::from(below.block_size)
-                * u64::from(below.block_size),
+            size: self.parts.size.load(Ordering::Acquire),
             boundary: EXTENT as u32,
             deallocated: Deallocated::Zeroes,
             deallocate_limit: DEALLOCATE_EXTENTS * EXTENT,

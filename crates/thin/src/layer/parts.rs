@@ -90,8 +90,8 @@ impl Thin {
     /// Writes zeros to the ends of a Deallocate, and then gives its whole extents back.
     pub(super) fn zero_edges(&mut self, command: Command, lane: &mut Lane<'_>) {
         let request = lane.slot(&command).request;
-        let (whole, end) = (self.whole(&request), request.end());
-        let (first, last) = (whole.start * EXTENT, (whole.end * EXTENT).min(end));
+        let (whole, end) = (Self::whole(&request), request.end());
+        let (first, last) = (whole.start * EXTENT, whole.end * EXTENT);
         let edges = if first >= last {
             // The range may lie in two extents, and cover neither.
             let middle = (request.offset / EXTENT + 1).saturating_mul(EXTENT).min(end);

@@ -30,17 +30,17 @@ fn change(book: &Book, random: &mut Random) -> Change {
         0 if !is_full => Change::Create {
             volume: book.next_number().expect("room"),
             name,
-            size: random.between(1, 3 << 20),
+            size: random.between(1, 48) * crate::EXTENT,
         },
         1 if !is_full => Change::Clone { volume: book.next_number().expect("room"), name, from: volume },
         2 => Change::Delete { volume },
         3 => Change::Resize {
             volume,
-            size: book.volume(volume).expect("it is there").size + random.below(9999),
+            size: book.volume(volume).expect("it is there").size + random.below(3) * crate::EXTENT,
         },
         _ => {
             let size = book.volume(volume).expect("it is there").size;
-            let logical = random.below(size.div_ceil(crate::EXTENT)) as u32;
+            let logical = random.below(size / crate::EXTENT) as u32;
             let mut free = (0..book.extents()).filter(|extent| book.references(*extent) == 0);
             let physical = free.next_back().filter(|_| random.below(3) > 0);
             Change::Map { volume, logical, physical }
@@ -195,4 +195,26 @@ fn a_damaged_checkpoint_is_not_replaced_by_an_earlier_one() {
     let refused = Store::open(disk.clone(), DISK as u64, 7).expect_err("it is damaged");
     assert!(format!("{refused:?}").contains("no checkpoint is complete"), "{refused:?}");
     assert_eq!(disk.lock().count, writes, "nothing is written");
+}
+
+#[test]
+fn a_volume_has_whole_extents() {
+    let most = 64 << 40;
+    for (size, is_right) in [
+        (0, false),
+        (crate::EXTENT - 512, false),
+        (crate::EXTENT, true),
+        (crate::EXTENT + 512, false),
+        (most, true),
+        (most + crate::EXTENT, false),
+    ] {
+        let mut book = Book::new(8);
+        let created = book.apply(&Change::Create { volume: 0, name: "a".to_owned(), size }, |_| {});
+        assert_eq!(created.is_ok(), is_right, "{size}");
+        let mut book = Book::new(8);
+        let create = Change::Create { volume: 0, name: "a".to_owned(), size: crate::EXTENT };
+        book.apply(&create, |_| {}).expect("it is made");
+        let resized = book.apply(&Change::Resize { volume: 0, size }, |_| {});
+        assert_eq!(resized.is_ok(), is_right, "{size}");
+    }
 }
