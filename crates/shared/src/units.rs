@@ -23,7 +23,7 @@ pub struct Units {
 }
 
 impl Units {
-    /// Adds units, up to a number of `count`. Those that are not in use are free, and taken after earlier ones.
+    /// Adds units, up to a number of `count`. New units without a use are free, and taken after earlier ones.
     pub fn grow(&mut self, count: u32, is_used: impl Fn(u32) -> bool) {
         let new = self.owners.len() as u32..count;
         self.owners.extend(new.clone().map(|unit| if is_used(unit) { USED } else { FREE }));

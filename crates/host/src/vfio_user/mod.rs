@@ -179,6 +179,14 @@ impl PciTransport for VfioUser {
     }
 }
 
+impl Drop for VfioUser {
+    /// Ends the connection. Closing the descriptors is not enough: a child that this process is starting has
+    /// copies of them until its exec, and the server would refuse the next client until then.
+    fn drop(&mut self) {
+        self.hang_up();
+    }
+}
+
 /// The doorbell page of BAR0: two doorbells of four bytes for each of 512 queue pairs.
 const DOORBELL_PAGE: std::ops::Range<u64> = DOORBELLS as u64..DOORBELLS as u64 + 0x1000;
 

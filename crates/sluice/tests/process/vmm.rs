@@ -9,6 +9,7 @@ use sluice_functions::Random;
 use sluice_host::{Controller, Mode, QueueLayout, Settings, VfioUser, entry};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -118,6 +119,22 @@ pub(crate) fn belongings(pid: u32) -> (usize, u64) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
     (descriptors, memory.trim().trim_end_matches(" kB").parse().expect("a number"))
+}
+
+/// Keeps copies of the descriptors of clients that end, as a child between fork and exec does.
+#[test]
+fn the_end_of_a_client_does_not_wait_for_copies_of_its_descriptor() {
+    let daemon =
+        Daemon::start("[[drive]]\nname = \"disk\"\nnamespace = [{ target = \"null\", size = \"1MiB\" }]\n");
+    let mut copies = Vec::new();
+    for mode in [Mode::Mapped, Mode::Trapped].into_iter().cycle().take(20) {
+        let socket = UnixStream::connect(daemon.socket("disk")).expect("it listens");
+        socket.set_nonblocking(true).expect("a socket");
+        copies.push(socket.try_clone().expect("a copy"));
+        let transport = VfioUser::over(socket, mode, LIMIT).expect("it is let in");
+        let host = Controller::start(Arc::new(transport), Settings::default()).expect("it becomes ready");
+        drop(host);
+    }
 }
 
 #[test]
