@@ -101,7 +101,7 @@ impl WiredDrive {
             return Err(refused(take_back(&control, told.as_ref(), ApiError::conflict(words))));
         }
         if let Err(problem) = store().and_then(|()| self.take_out(nsid, at)) {
-            return Err(refused(self.bring_back(&control, function, told, problem)));
+            return Err(refused(self.bring_back(&control, told, problem)));
         }
         self.stacks_mut()[nsid as usize - 1][0].functions.remove(place);
         if control.uif.owes_flush_error() {
@@ -138,18 +138,17 @@ impl WiredDrive {
     fn bring_back(
         &self,
         control: &Arc<FunctionControl>,
-        function: &UifSpec,
         told: Option<Farewell>,
         problem: ApiError,
     ) -> ApiError {
         let is_awaited = control.note_away();
-        let Err(why) = control.come_back(function) else { return take_back(control, told.as_ref(), problem) };
+        let Err(why) = control.come_back() else { return take_back(control, told.as_ref(), problem) };
         let problem = also(problem, &format!("and its commands wait, for it is not back: {}", why.error));
         if is_awaited {
             return problem;
         }
         let undo = told.as_ref().map(|farewell| farewell.undo.clone());
-        match (self.bring_back_later(control, function, told), undo) {
+        match (self.bring_back_later(control, told), undo) {
             (Ok(()), Some(undo)) => {
                 also(problem, &format!("that is tried again until it is, and then it is told `{undo}`"))
             }
@@ -160,13 +159,12 @@ impl WiredDrive {
 
     /// Brings back the function on a thread of its own, with as many attempts as needed, unless the drive is
     /// closed.
-    fn bring_back_later(
+    pub(super) fn bring_back_later(
         &self,
         control: &Arc<FunctionControl>,
-        function: &UifSpec,
         told: Option<Farewell>,
     ) -> std::io::Result<()> {
-        let (drive, function, control) = (self.name.clone(), function.clone(), Arc::downgrade(control));
+        let (drive, control) = (self.name.clone(), Arc::downgrade(control));
         let bring_back = move || {
             let mut pause = PAUSE[0];
             loop {
@@ -174,9 +172,9 @@ impl WiredDrive {
                 pause = (2 * pause).min(PAUSE[1]);
                 let Some(control) = control.upgrade() else { return };
                 let about = &control.about;
-                match control.come_back(&function) {
+                match control.come_back() {
                     Ok(()) => {
-                        let back = ApiError::conflict("a function is back that could not be detached");
+                        let back = ApiError::conflict("a function is back that was away");
                         return tracing::warn!(
                             drive,
                             about,

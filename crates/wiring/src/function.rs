@@ -55,6 +55,8 @@ pub(super) struct FunctionControl {
     pub(super) about: String,
     /// Record of a function of Sluice's own.
     service: Option<&'static Record>,
+    /// Present specification. A move changes the place.
+    spec: Mutex<UifSpec>,
     pub(super) uif: UifControl,
     pub(super) cache: CacheControl,
     /// Controls of the layers below the function.
@@ -115,8 +117,9 @@ impl PreparedFunction {
         let (prepared, control) = open(uif, drive)?;
         let cache = CacheControl::new(uif.translations.clone(), block_size);
         let (about, away, counted) = (uif.about(), Mutex::default(), Mutex::default());
-        let (service, jobs) = (uif.service(), Jobs::of(uif));
-        let control = FunctionControl { about, service, uif: control, cache, layers, away, counted, jobs };
+        let (service, jobs, spec) = (uif.service(), Jobs::of(uif), Mutex::new(uif.clone()));
+        let control =
+            FunctionControl { about, service, spec, uif: control, cache, layers, away, counted, jobs };
         Ok((
             Self::Uif(prepared, below),
             Held { function: Some(control), layers: Vec::new(), limits: None, cached: None },
@@ -258,9 +261,31 @@ impl FunctionControl {
     }
 
     /// Brings the function back to its place, unless it was moved meanwhile.
-    pub(super) fn come_back(&self, spec: &UifSpec) -> Result<(), ApiError> {
+    pub(super) fn come_back(&self) -> Result<(), ApiError> {
         let mut away = self.away();
-        if *away { self.start(&mut away, spec) } else { Ok(()) }
+        if *away { self.start(&mut away, &self.spec()) } else { Ok(()) }
+    }
+
+    /// Has the function leave: what it keeps is in its layers and files then, for the next instance.
+    pub(super) fn leave_for_now(&self) -> Result<(), ApiError> {
+        let mut away = self.away();
+        if !*away {
+            let stays =
+                |words: String| ApiError::conflict(format!("the function {} stays: {words}", self.about));
+            self.uif.leave().map_err(stays)?;
+            *away = true;
+        }
+        Ok(())
+    }
+
+    /// Returns the present specification.
+    pub(super) fn spec(&self) -> UifSpec {
+        self.present().clone()
+    }
+
+    fn present(&self) -> MutexGuard<'_, UifSpec> {
+        // A panic ends the process, so the lock is never poisoned.
+        self.spec.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks the mark. A panic ends the process, so the lock is never poisoned.
@@ -273,10 +298,13 @@ impl FunctionControl {
             Start::InDaemon(function) => self.uif.move_into_daemon(function),
             Start::Process(launch) => self.uif.move_to_process(launch),
         };
-        moved.map(|()| *away = false).map_err(|words| {
+        moved.map_err(|words| {
             ApiError::conflict(format!("the function {} cannot move: {words}", self.about))
                 .hint("it stays where it is")
-        })
+        })?;
+        *away = false;
+        self.present().clone_from(spec);
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::classifier::Attached;
 use super::drive::{WiredDrive, in_words};
+use super::function::FunctionControl;
 use super::map_record::{MapRecord, read_maps};
 use super::namespace::StackControl;
 use super::target::TargetControl;
@@ -30,6 +31,8 @@ const HOLD_LIMIT: Duration = Duration::from_secs(25);
 const SOCKETS_MAX: usize = 32;
 
 const BYTES_MAX: usize = 32 << 20;
+
+const LOSS: &str = "acknowledged writes were lost, and not all hosts may know";
 
 mod part {
     pub(super) const DRIVE: u16 = 1;
@@ -132,15 +135,19 @@ impl WiredDrive {
         self.execute(move |drive, now_ns| drive.subsystem_mut().hold(now_ns + limit_ns))?;
         let suspended = self.suspend_held();
         if suspended.is_err() {
-            self.change(go_on)?;
+            self.continue_now()?;
         }
         suspended
     }
 
     fn suspend_held(&self) -> Result<HandedOver, ApiError> {
         let until = Instant::now() + SETTLE_LIMIT;
-        // The other process connects to remote controllers anew, which may lose unflushed writes meanwhile.
-        if self.stacks().iter().flatten().any(|stack| !stack.peers().is_empty()) {
+        let with_state: Vec<_> =
+            self.uifs().into_iter().map(|(_, it)| it).filter(|it| it.keeps_state()).collect();
+        let has_peers = self.stacks().iter().flatten().any(|stack| !stack.peers().is_empty());
+        // The other process connects to remote controllers anew, which may lose unflushed writes meanwhile. Functions
+        // begin anew with what is in their layers.
+        if has_peers || !with_state.is_empty() {
             // An earlier attempt may have left a flush that took too long.
             self.when_settled(until, |drive, now_ns| {
                 drive.subsystem().check_settled()?;
@@ -154,8 +161,31 @@ impl WiredDrive {
                 ));
             }
         }
+        // A function leaves before those below it, which have its last requests.
+        for function in &with_state {
+            function.leave_for_now()?;
+            if function.has_lost() {
+                return Err(ApiError::conflict(LOSS));
+            }
+        }
+        let until = until.max(Instant::now() + SETTLE_LIMIT / 2);
         let parts = self.when_settled(until, record)?;
         Ok(parts.pack(self.reactor().unwrap_or(0), self.attached().as_ref()))
+    }
+
+    /// Brings back the functions that have left, and lets the drive go on. Commands wait for functions that are not back
+    /// yet.
+    pub(super) fn continue_now(&self) -> Result<(), ApiError> {
+        for (_, function) in self.uifs().into_iter().rev() {
+            if let Err(problem) = function.come_back() {
+                let (drive, why) = (&self.name, problem.in_one_line());
+                tracing::error!(drive, why, "a function is not back: its commands wait");
+                if let Err(error) = self.bring_back_later(&function, None) {
+                    tracing::error!(drive, %error, "nor is that tried again: move it");
+                }
+            }
+        }
+        self.change(go_on)
     }
 
     /// Calls `look` until it succeeds.
@@ -180,10 +210,12 @@ impl WiredDrive {
             }
         }
     }
+}
 
-    /// Lets the drive go on.
-    pub(super) fn continue_now(&self) -> Result<(), ApiError> {
-        self.change(go_on)
+impl FunctionControl {
+    /// Returns whether hosts may not have been notified of a loss that the function was notified of.
+    fn has_lost(&self) -> bool {
+        self.uif.owes_flush_error() || self.uif.has_unreported_loss()
     }
 }
 
@@ -193,13 +225,13 @@ impl StackControl {
         if self.paused {
             return Err("a target of it is paused");
         }
-        let keeps_state = self.functions.iter().any(|function| function.keeps_state());
-        if keeps_state || !self.labelled.is_empty() || !self.restarts {
-            return Err("it has functions that keep state in the daemon");
+        if !self.restarts {
+            return Err("it has layers that keep state in the daemon");
         }
         let remote_has_lost = matches!(&self.target, TargetControl::NvmeTcp(remote) if remote.has_lost());
-        if remote_has_lost || self.target.has_lost() {
-            return Err("acknowledged writes were lost, and not all hosts may know");
+        let function_has_lost = self.functions.iter().any(|function| function.has_lost());
+        if remote_has_lost || function_has_lost || self.target.has_lost() {
+            return Err(LOSS);
         }
         match &self.target {
             TargetControl::Null | TargetControl::NvmeTcp(_) => {}

@@ -231,6 +231,73 @@ fn drives_on_others_and_functions_without_state_are_opened_anew() {
     disk.write(0, &[1; 512]).expect("written");
 }
 
+/// Returns a drive on a file of 16 MiB with this function, which has these files of 16 MiB besides.
+fn with_function(name: &str, function: &str, layers: &[&str]) -> String {
+    let file = |of: &str| format!("target = \"file\", path = \"{name}-{of}.img\", size = \"16MiB\"");
+    let layers: Vec<_> = layers.iter().map(|of| format!("{{ {} }}", file(of))).collect();
+    let namespace = file("first").replace(", ", "\n");
+    let layers =
+        if layers.is_empty() { String::new() } else { format!(", layers = [ {} ]", layers.join(", ")) };
+    format!(
+        "[[drive]]\nname = \"{name}\"\n[[drive.namespace]]\n{namespace}\n\
+         functions = [ {{ kind = \"uif\", {function}{layers} }} ]\n"
+    )
+}
+
+/// Returns drives with each function that keeps state, in both places, and their names.
+fn with_state() -> (String, Vec<String>) {
+    let mut drives = Vec::new();
+    for place in ["daemon", "process"] {
+        for (function, more, layers) in [
+            ("mirror", "", &["second", "log"][..]),
+            ("replicate", "", &["second", "log"]),
+            (
+                "parity",
+                ", labels = true, options = { parity = \"1\", chunk = \"16KiB\" }",
+                &["second", "third", "log"],
+            ),
+            ("snapshot", ", options = { size = \"8MiB\" }", &[]),
+        ] {
+            let name = format!("{function}-{place}");
+            let function = format!("function = \"{function}\", place = \"{place}\"{more}");
+            drives.push((with_function(&name, &function, layers), name));
+        }
+    }
+    drives.into_iter().unzip()
+}
+
+/// Upgrades a daemon whose drives have functions that keep state, also with successors that fail after they have opened
+/// some of the drives. The function in the failed process has changed the state, and the former process goes on with it.
+#[test]
+fn functions_that_keep_state_go_on_in_another_process() {
+    let (drives, names) = with_state();
+    let daemon = Daemon::start(&drives);
+    assert!(!daemon.log().contains("not open"), "{}", daemon.log());
+    let mut hosts: Vec<_> = names.iter().map(|name| daemon.host(name)).collect();
+    let mut loads: Vec<_> = hosts.iter_mut().map(|host| Load::new(host, 1, 0)).collect();
+    upgrade_under_load(&daemon, &mut loads, 5);
+    load_during_all(&mut loads, |_| {
+        let mut outcomes = BTreeSet::new();
+        for count in (60..400).step_by(20) {
+            let text = format!("exec prlimit --nofile={count} {BINARY} \"$@\"");
+            outcomes.extend(daemon.try_upgrade(&["--binary", &script(&daemon, "version", &text)]).err());
+        }
+        assert!(outcomes.len() > 3, "some drives have gone to and fro: {outcomes:?}");
+        daemon.upgrade(&[]);
+    });
+    loads.iter_mut().for_each(Load::end);
+    // The functions answer, each in the process that has the drive.
+    for name in &names {
+        let status = daemon.ok(&["function", "tell", name, "status"]);
+        println!("{name}: {status}");
+    }
+    for name in names.iter().filter(|name| name.starts_with("mirror") || name.starts_with("replicate")) {
+        let image =
+            |of: &str| fs::read(daemon.folder.path().join(format!("{name}-{of}.img"))).expect("it is there");
+        wait_for("equal copies", || image("first") == image("second"));
+    }
+}
+
 /// Upgrades a daemon with a drive on a device. No other process gets the device or the file below it, neither after
 /// upgrades nor after one that failed.
 #[test]
@@ -460,6 +527,7 @@ fn many_drives_are_handed_over_together() {
         }
     });
     let made = began.elapsed();
+    assert!(!daemon.log().contains("not open"), "{}", daemon.log());
     let mut hosts: Vec<_> = names.iter().map(|name| daemon.host(name)).collect();
     let attached = began.elapsed() - made;
     let mut loads: Vec<_> = hosts.iter_mut().map(|host| Load::new(host, 1, 0)).collect();
