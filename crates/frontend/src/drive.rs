@@ -108,6 +108,11 @@ impl Drive {
         self.subsystem.unfinished() + self.frontends.unfinished(&self.subsystem)
     }
 
+    /// Returns whether hosts have created namespaces.
+    pub fn has_created(&self) -> bool {
+        self.subsystem.namespaces().any(|namespace| namespace.is_created())
+    }
+
     /// Returns the number of commands in flight, those of remote queues included.
     /// [`unfinished`](Self::unfinished) counts each remote group as one command instead.
     pub fn in_flight(&self) -> u32 {

@@ -52,6 +52,8 @@ pub(super) struct WiredDrive {
     attached: Mutex<Option<Attached>>,
     pub(super) shared_maps: SharedMaps,
     pub(super) pools: Pools,
+    /// Whether namespaces that hosts create are in the daemon's memory.
+    pub(super) creates_in_memory: bool,
     pub(super) channels: BackgroundChannels,
     pub(super) latency: DriveLatency,
     /// Times that a first client came or the last one went, which the reactor writes.
@@ -197,6 +199,7 @@ impl WiredDrive {
             attached,
             shared_maps,
             pools: at.pools,
+            creates_in_memory: pool.is_some_and(|pool| !pool.volatile_cache),
             channels,
             latency,
             transitions,

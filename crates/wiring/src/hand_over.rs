@@ -119,9 +119,10 @@ impl WiredDrive {
             };
             stack.may_reopen().or_else(cannot)?;
         }
-        let checked = self.query(|drive| {
-            if drive.subsystem().namespaces().any(|namespace| namespace.is_created()) {
-                return Err(CannotHandOver("hosts have created namespaces"));
+        let is_in_memory = self.creates_in_memory;
+        let checked = self.query(move |drive| {
+            if is_in_memory && drive.has_created() {
+                return Err(CannotHandOver("hosts have created namespaces in the daemon's memory"));
             }
             drive.subsystem().may_hand_over()?;
             Socket::may_hand_over(drive)
@@ -145,9 +146,10 @@ impl WiredDrive {
         let with_state: Vec<_> =
             self.uifs().into_iter().map(|(_, it)| it).filter(|it| it.keeps_state()).collect();
         let has_peers = self.stacks().iter().flatten().any(|stack| !stack.peers().is_empty());
+        let has_created = self.query(Drive::has_created)?;
         // The other process connects to remote controllers anew, which may lose unflushed writes meanwhile. Functions
-        // begin anew with what is in their layers.
-        if has_peers || !with_state.is_empty() {
+        // begin anew with what is in their layers. The losses of created namespaces show in a flush.
+        if has_peers || has_created || !with_state.is_empty() {
             // An earlier attempt may have left a flush that took too long.
             self.when_settled(until, |drive, now_ns| {
                 drive.subsystem().check_settled()?;

@@ -122,6 +122,39 @@ fn namespaces_survive_a_crash_and_are_gone_when_they_are_deleted() {
     assert!(is(&error, Status::OPERATION_DENIED), "{error}");
 }
 
+/// Upgrades the daemon after hosts have created, attached and deleted namespaces, under hosts that go on.
+#[test]
+fn created_namespaces_go_to_another_process() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let memory = "[[drive.namespace]]\ntarget = \"memory\"";
+    let pool = pool(&folder.path().join("pool")).replace(memory, "[[drive.namespace]]\ntarget = \"null\"");
+    let daemon = Daemon::start(&pool);
+    let (mut host, mut other) = (daemon.host("demo"), daemon.host("demo/2"));
+    for nsid in [2, 3, 4] {
+        assert_eq!(create(&mut host, 1 << 11).expect("there is room"), nsid);
+    }
+    attach(&mut host, 2, &[1, 2], true).expect("it can be attached");
+    attach(&mut host, 4, &[2], true).expect("it can be attached");
+    delete(&mut host, 3).expect("it can be deleted");
+    let (mut disk, mut same) = (namespace(&mut host, 2), namespace(&mut other, 2));
+    for round in 0..5_u8 {
+        disk.write(16, &[round; 8192]).expect("it is in range");
+        daemon.upgrade(&[]);
+        let mut blocks = [0xff; 8192];
+        same.read(16, &mut blocks).expect("it is in range");
+        assert_eq!(blocks, [round; 8192]);
+    }
+    assert_eq!(allocated(&mut host), [1, 2, 4], "{}", daemon.log());
+    assert_eq!(host.active_namespaces().expect("a list"), [1, 2]);
+    assert_eq!(other.active_namespaces().expect("a list"), [1, 2, 4]);
+    // The pool goes on, too.
+    assert_eq!(create(&mut host, 8 << 11).expect("there is room"), 3);
+    delete(&mut other, 4).expect("it can be deleted");
+    daemon.upgrade(&[]);
+    assert_eq!(allocated(&mut host), [1, 2, 3]);
+    assert_eq!(files(&folder.path().join("pool")).len(), 2);
+}
+
 /// Checks that namespaces of hosts are kept if the configuration has lost their pool.
 #[test]
 fn a_drive_that_lost_its_pool_is_not_opened() {
