@@ -18,6 +18,7 @@ mod page;
 mod routes;
 mod scrape;
 mod server;
+mod shared;
 mod targets;
 mod trace;
 
@@ -33,11 +34,12 @@ pub use limits::{GroupList, LimitsList, LimitsRequest};
 pub use orders::NO_DRIVE;
 pub use page::{PageAccess, PageServer, PageView};
 pub use routes::{
-    App, DriveList, DriveMoveRequest, LatencyList, ReactorList, ResizeRequest, SharedList, UpgradeRequest,
-    Version, document, router,
+    App, DriveList, DriveMoveRequest, LatencyList, ReactorList, ResizeRequest, UpgradeRequest, Version,
+    document, router,
 };
 pub use scrape::MetricsServer;
 pub use server::{Server, refusal};
+pub use shared::{GrowRequest, SharedList};
 pub use targets::{FirmwareRequest, PauseRequest, TargetList, TargetReplaceRequest, TargetResetRequest};
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use super::limits;
 use super::metrics;
 use super::orders::NO_DRIVE;
 use super::page::{self, PageAccess};
+use super::shared;
 use super::targets;
 use super::trace;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
@@ -19,9 +20,7 @@ use axum::middleware::from_fn;
 use axum::response::IntoResponse;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
-use sluice_control::drives::{
-    DriveLatency, DriveView, Drives, Insist, ReactorCounters, Reloaded, SharedView, Upgraded,
-};
+use sluice_control::drives::{DriveLatency, DriveView, Drives, Insist, ReactorCounters, Reloaded, Upgraded};
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
 use sluice_spec::{DriveSpec, LayerSpec};
@@ -78,13 +77,13 @@ fn routes() -> OpenApiRouter<App> {
         .merge(declare::routes())
         .merge(jobs::routes())
         .merge(limits::routes())
+        .merge(shared::routes())
         .merge(events::routes())
         .merge(page::routes())
         .merge(trace::routes())
         .routes(routes!(reload))
         .routes(routes!(upgrade))
         .routes(routes!(list_reactors))
-        .routes(routes!(list_shared))
         .routes(routes!(list_latency))
         .routes(routes!(version))
         .routes(routes!(metrics_text))
@@ -382,19 +381,6 @@ pub struct ReactorList {
     responses((status = 200, body = ReactorList, description = "All reactors.")))]
 async fn list_reactors(State(app): State<App>) -> Json<ReactorList> {
     Json(ReactorList { reactors: app.drives.reactors() })
-}
-
-/// All shared objects.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct SharedList {
-    pub shared: Vec<SharedView>,
-}
-
-#[utoipa::path(get, path = "/v1/shared", tag = "daemon", summary = "List the shared objects",
-    description = "Objects that several drives use, such as pools of memory, with their use.",
-    responses((status = 200, body = SharedList, description = "All shared objects.")))]
-async fn list_shared(State(app): State<App>) -> Answer<Json<SharedList>> {
-    looked(move || app.drives.shared().map(|shared| Json(SharedList { shared }))).await
 }
 
 /// Latency of all drives.

@@ -196,6 +196,8 @@ fn the_document_lists_every_route() {
             "post /v1/jobs/{id}/pause",
             "post /v1/jobs/{id}/resume",
             "post /v1/reload",
+            "post /v1/shared/{name}/grow",
+            "post /v1/shared/{name}/retry",
             "post /v1/upgrade",
             "put /v1/drives/{name}/classifier",
             "put /v1/drives/{name}/classifier/maps/{map}/{key}",

@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use sluice_api::{App, MetricsServer, NO_DRIVE, PageServer, Policy, Server, THREADS, ordered, router};
 use sluice_control::config::{Config, load};
-use sluice_control::drives::{DriveState, DriveView, Drives, Origin};
+use sluice_control::drives::{DriveState, DriveView, Drives, Origin, shared_at_start};
 use sluice_control::exclusive::Exclusive;
 use sluice_control::listen::{SocketFile, make_folder};
 use sluice_control::state::StateFile;
@@ -136,7 +136,8 @@ impl Prepared {
         let places = config.daemon.places()?;
         let locks = claim(&places)?;
         let state = StateFile::open(&places.state)?;
-        let wiring = Wiring::start(&config.daemon, places.clone())?.with_shared(&config.shared)?;
+        let shared = shared_at_start(config, &state)?;
+        let wiring = Wiring::start(&config.daemon, places.clone())?.with_shared(&shared)?;
         let name = places.state.to_string_lossy();
         let holder = config.daemon.holder.as_deref().map(|path| Holder::new(path, &name));
         let wiring = wiring.with_metrics(&config.metrics).with_holder(holder.clone());

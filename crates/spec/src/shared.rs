@@ -10,9 +10,10 @@ use utoipa::ToSchema;
 const EXTENT: u64 = 64 << 10;
 
 /// Kind of a shared object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SharedKind {
+    #[default]
     /// Memory of the daemon for `memory-pool` targets.
     MemoryPool,
     /// A file or block device for `thin` targets.

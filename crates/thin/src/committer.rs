@@ -2,7 +2,7 @@
 
 use crate::block::PAYLOAD;
 use crate::book::{Book, Change, NAME_MAX, VolumeUse, is_size};
-use crate::layout::EXTENT;
+use crate::layout::{EXTENT, Layout};
 use crate::map::Map;
 use crate::pool::{Error, PoolUse};
 use crate::storage::Storage;
@@ -122,12 +122,8 @@ impl<S: Storage> Committer<S> {
         Ok(Self { home, store, failure: None })
     }
 
-    pub(crate) fn data_at(&self) -> u64 {
-        self.store.layout().data_at()
-    }
-
-    pub(crate) fn id(&self) -> u64 {
-        self.store.layout().id
+    pub(crate) fn layout(&self) -> Layout {
+        *self.store.layout()
     }
 
     /// Handles the messages of all ports, and makes their notes durable. Returns the work done.
@@ -342,7 +338,7 @@ impl<S: Storage> Committer<S> {
     }
 }
 
-fn of_store(error: StoreError) -> Error {
+pub(crate) fn of_store(error: StoreError) -> Error {
     match error {
         StoreError::Io(error) => Error::Io(error),
         StoreError::Refused(words) => Error::Refused(words),

@@ -62,6 +62,11 @@ impl Layout {
         self.halves().end().next_multiple_of(EXTENT)
     }
 
+    /// Returns the bytes of the largest device that the pool can have.
+    pub(crate) fn reach(&self) -> u64 {
+        self.data_at() + self.mappings_max.min(EXTENTS_MAX.into()) * EXTENT
+    }
+
     /// Returns the number of extents of a device of `size` bytes.
     pub(crate) fn extents(&self, size: u64) -> Result<u32, String> {
         let extents = size.saturating_sub(self.data_at()) / EXTENT;
@@ -75,8 +80,8 @@ impl Layout {
             .and_then(|extents| match u64::from(extents) <= self.mappings_max {
                 true => Ok(extents),
                 false => Err(format!(
-                    "the metadata of the pool has room for {} bytes: a larger one must be made anew",
-                    self.mappings_max * EXTENT
+                    "the metadata of the pool has room for a device of {} bytes: a larger pool must be made anew",
+                    self.reach()
                 )),
             })
     }

@@ -1,13 +1,16 @@
 //! A pool for control threads, and the thread that is its home.
 
 use crate::VolumeUse;
-use crate::committer::Committer;
+use crate::committer::{Committer, of_store};
 use crate::layer::{OnFull, Parts, ThinPort};
-use crate::storage::Storage;
+use crate::layout::Layout;
+use crate::storage::{ReadOnly, Storage};
+use crate::store::examine;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::dup;
 use sluice_shared::{Connection, HomeSide, Refused};
 use std::any::Any;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -78,8 +81,7 @@ enum Order {
 #[derive(Debug)]
 pub struct ThinPool {
     orders: Orders,
-    data_at: u64,
-    id: u64,
+    layout: Layout,
 }
 
 /// The way to the thread of a pool.
@@ -112,6 +114,23 @@ impl Orders {
 }
 
 impl ThinPool {
+    /// Checks whether [`start`](Self::start) can open or make a pool on a file or device that has, or will have, `size`
+    /// bytes. Writes nothing. With `loads`, all of its metadata is read. Blocks.
+    ///
+    /// # Errors
+    /// Those of `start`.
+    pub fn examine(file: &File, size: u64, loads: bool) -> Result<(), Error> {
+        examine(&mut ReadOnly(file), size, loads).map_err(of_store)
+    }
+
+    /// Checks whether a new pool can have `size` bytes.
+    ///
+    /// # Errors
+    /// It is too small, or too large.
+    pub fn check_new(size: u64) -> Result<(), Error> {
+        Layout::plan(0, size).map(drop).map_err(Error::Refused)
+    }
+
     /// Opens the pool on storage of `size` bytes, or makes one on storage of zeros. `hold` is dropped with the pool.
     /// Blocks.
     ///
@@ -122,7 +141,7 @@ impl ThinPool {
         getrandom::fill(&mut id).map_err(io::Error::other)?;
         let committer = Committer::open(storage, size, u64::from_le_bytes(id))?;
         let side = Arc::clone(committer.home.side());
-        let (data_at, id) = (committer.data_at(), committer.id());
+        let layout = committer.layout();
         let notifier = dup(side.as_fd()).map_err(io::Error::from)?;
         let (sender, orders) = channel();
         let run = move || {
@@ -131,7 +150,7 @@ impl ThinPool {
         };
         thread::Builder::new().name("thin-pool".to_owned()).spawn(run)?;
         let orders = Orders(Arc::new(Link { sender: Mutex::new(Some(sender)), side }));
-        Ok(Self { orders, data_at, id })
+        Ok(Self { orders, layout })
     }
 
     fn call<T>(&self, order: impl FnOnce(Reply<T>) -> Order) -> Result<T, Error> {
@@ -151,7 +170,7 @@ impl ThinPool {
         let size = Arc::new(AtomicU64::new(opened.size));
         let control =
             VolumeControl { name: name.to_owned(), orders: self.orders.clone(), size: Arc::clone(&size) };
-        let parts = Parts { id: self.id, data_at: self.data_at, size, on_full };
+        let parts = Parts { id: self.layout.id, data_at: self.layout.data_at(), size, on_full };
         Ok((ThinPort::new(port, opened, parts), control))
     }
 
@@ -171,7 +190,21 @@ impl ThinPool {
         self.call(|reply| Order::Delete(name.to_owned(), reply))
     }
 
-    /// Takes the further extents of a device that has `size` bytes now. Blocks.
+    /// Returns the bytes of the largest device that the pool can have.
+    #[must_use]
+    pub fn reach(&self) -> u64 {
+        self.layout.reach()
+    }
+
+    /// Checks whether the pool can have a device of `size` bytes.
+    ///
+    /// # Errors
+    /// The device is too large.
+    pub fn check_size(&self, size: u64) -> Result<(), Error> {
+        self.layout.extents(size).map(drop).map_err(Error::Impossible)
+    }
+
+    /// Takes the further extents of a device that has `size` bytes now. Drives reach them already. Blocks.
     ///
     /// # Errors
     /// The device is too large.

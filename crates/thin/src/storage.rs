@@ -61,3 +61,35 @@ impl Storage for Device {
         }
     }
 }
+
+/// File or block device that is only read. Bytes behind its end are zeros.
+#[derive(Debug)]
+pub(crate) struct ReadOnly<'a>(pub(crate) &'a File);
+
+impl Storage for ReadOnly<'_> {
+    fn read(&mut self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let mut read = 0;
+        while read < bytes.len() {
+            match self.0.read_at(&mut bytes[read..], at + read as u64) {
+                Ok(0) => break,
+                Ok(count) => read += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        bytes[read..].fill(0);
+        Ok(())
+    }
+
+    fn write(&mut self, _: u64, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn reserve(&mut self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}

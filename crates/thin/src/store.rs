@@ -52,50 +52,14 @@ pub(crate) struct Store<S> {
 impl<S: Storage> Store<S> {
     /// Opens the pool on a device of `size` bytes, and makes one on a device of zeros. `id` is that of a new pool.
     pub(crate) fn open(mut storage: S, size: u64, id: u64) -> Result<(Self, Book), StoreError> {
-        let mut front = vec![0; BLANK * BLOCK];
-        if size < front.len() as u64 {
-            // No pool is so small, and the plan refuses it with the least size.
-            Layout::plan(id, size)?;
-        }
-        storage.read(0, &mut front)?;
-        let (first, second) = (&front[..BLOCK], &front[BLOCK..2 * BLOCK]);
-        let found = Layout::open(first).or_else(|| Layout::open(second));
-        let layout = match found {
-            Some(layout) => layout?,
-            None if is_blank(&front) => return Self::make(storage, Layout::plan(id, size)?, size),
-            None => {
-                let words = "it holds something else than a pool: a new pool needs a file or device that begins with \
-                             1 MiB of zeros";
-                return Err(words.to_owned().into());
-            }
+        let Some(layout) = front(&mut storage, size)? else {
+            return Self::make(storage, Layout::plan(id, size)?, size);
         };
-        for (at, block, other) in [(0, first, second), (BLOCK as u64, second, first)] {
-            if Layout::open(block).is_none() {
-                storage.write(at, other)?;
-                storage.flush()?;
-            }
-        }
-        let mut blocks =
-            Blocks { layout, book: Book::new(layout.extents(size)?), headers: [None; 2], taken: 0 };
-        let mut buffer = vec![0; IO_MAX];
-        let mut loader = Loader::new(layout.halves(), READING);
-        loop {
-            match loader.step() {
-                Step::Done => break,
-                Step::Read { at, length } => storage.read(at, &mut buffer[..length])?,
-                Step::Write { at, length } => storage.write(at, &buffer[..length])?,
-                Step::Flush => storage.flush()?,
-            }
-            let length = match loader.step() {
-                Step::Read { length, .. } | Step::Write { length, .. } => length,
-                _ => 0,
-            };
-            loader.done(&buffer[..length], &mut blocks)?;
-        }
-        let writer = Writer::new(layout.halves(), RULES, loader.position().after());
-        let mut store = Self { storage, layout, writer, buffer };
-        store.checkpoint(&blocks.book)?;
-        Ok((store, blocks.book))
+        let (book, position) = load(&mut storage, layout, size)?;
+        let writer = Writer::new(layout.halves(), RULES, position.after());
+        let mut store = Self { storage, layout, writer, buffer: vec![0; IO_MAX] };
+        store.checkpoint(&book)?;
+        Ok((store, book))
     }
 
     /// Makes a pool. The superblocks come last.
@@ -157,6 +121,71 @@ impl<S: Storage> Store<S> {
                 return Err(error.into());
             }
         }
+    }
+}
+
+/// Returns the layout of the pool on a device of `size` bytes; none on a device of zeros, where a pool can be made. Writes
+/// a superblock again that a power cut tore.
+fn front(storage: &mut impl Storage, size: u64) -> Result<Option<Layout>, StoreError> {
+    let mut front = vec![0; BLANK * BLOCK];
+    if size < front.len() as u64 {
+        // No pool is so small, and the plan refuses it with the least size.
+        Layout::plan(0, size)?;
+    }
+    storage.read(0, &mut front)?;
+    let (first, second) = (&front[..BLOCK], &front[BLOCK..2 * BLOCK]);
+    let layout = match Layout::open(first).or_else(|| Layout::open(second)) {
+        Some(layout) => layout?,
+        None if is_blank(&front) => {
+            Layout::plan(0, size)?;
+            return Ok(None);
+        }
+        None => {
+            let words = "it holds something else than a pool: a new pool needs a file or device that begins with \
+                         1 MiB of zeros";
+            return Err(words.to_owned().into());
+        }
+    };
+    layout.extents(size)?;
+    for (at, block, other) in [(0, first, second), (BLOCK as u64, second, first)] {
+        if Layout::open(block).is_none() {
+            storage.write(at, other)?;
+            storage.flush()?;
+        }
+    }
+    Ok(Some(layout))
+}
+
+/// Loads the state of a pool, and returns it with the end of its log.
+fn load(storage: &mut impl Storage, layout: Layout, size: u64) -> Result<(Book, Position), StoreError> {
+    let mut blocks = Blocks { layout, book: Book::new(layout.extents(size)?), headers: [None; 2], taken: 0 };
+    let mut buffer = vec![0; IO_MAX];
+    let mut loader = Loader::new(layout.halves(), READING);
+    loop {
+        let length = match loader.step() {
+            Step::Done => return Ok((blocks.book, loader.position())),
+            Step::Read { at, length } => {
+                storage.read(at, &mut buffer[..length])?;
+                length
+            }
+            Step::Write { at, length } => {
+                storage.write(at, &buffer[..length])?;
+                length
+            }
+            Step::Flush => {
+                storage.flush()?;
+                0
+            }
+        };
+        loader.done(&buffer[..length], &mut blocks)?;
+    }
+}
+
+/// Checks what is on a device that has, or will have, `size` bytes: a pool, or zeros. With `loads`, all of its metadata.
+pub(crate) fn examine(storage: &mut impl Storage, size: u64, loads: bool) -> Result<(), StoreError> {
+    match front(storage, size)? {
+        Some(layout) if loads => load(storage, layout, size).map(drop),
+        _ => Ok(()),
     }
 }
 

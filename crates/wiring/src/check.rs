@@ -7,6 +7,7 @@ use super::labels::Labels;
 use super::remote::tls_keys;
 use super::shared::check_room;
 use super::target::{file_config, file_problem};
+use super::thin_pool::examine;
 use super::{dhchap, drive::in_words};
 use rustix::fs::{Access, FlockOperation, access, flock};
 use rustix::io::Errno;
@@ -17,7 +18,8 @@ use sluice_memory::machine;
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::{Places, is_writable_folder};
 use sluice_spec::{
-    DriveSpec, FunctionSpec, NvmeSpec, NvmeTcpSpec, Provenance, SharedSpec, StackSpec, Target, UifSpec,
+    DriveSpec, FunctionSpec, NvmeSpec, NvmeTcpSpec, Provenance, SharedKind, SharedSpec, StackSpec, Target,
+    UifSpec,
 };
 use sluice_targets::{FileIdentity, Memory, probe_lease};
 use sluice_uif::Options;
@@ -49,11 +51,14 @@ impl<'a> Examination<'a> {
         outcome.map_err(|problem| self.faults.push(problem.about(about))).ok()
     }
 
-    /// Checks that the machine has the memory of the pools. A daemon that runs has taken its pools already, so only
+    /// Checks that the machine has the memory of the pools, and the files of thin ones. A daemon that runs has taken its pools already, so only
     /// the memory of the whole machine counts then.
     pub fn pools(&mut self, pools: &[SharedSpec]) {
         let memory = if self.in_use { machine::available_memory() } else { machine::memory() };
         self.faults.extend(check_room(pools, memory).err());
+        for pool in pools.iter().filter(|pool| pool.kind == SharedKind::Thin) {
+            self.note(&format!("shared `{}`", pool.name), examine(pool, self.in_use));
+        }
     }
 
     /// Checks a drive whose description is valid by itself.

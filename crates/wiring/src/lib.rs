@@ -28,6 +28,7 @@ mod remote_queues;
 mod running;
 mod shared;
 mod target;
+mod thin_pool;
 
 pub use check::Examination;
 use classifier::{BackgroundChannels, Retired, SharedMaps, start_retiring};
@@ -52,6 +53,7 @@ use sluice_holder::Holder;
 use sluice_reactor::{IdlePolicy, Progress, ReactorConfig, ReactorHandle, Turn, Watched};
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
+use sluice_spec::size::Size;
 use sluice_spec::{DriveSpec, SharedSpec};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -268,6 +270,18 @@ impl Engine for Wiring {
 
     fn shared(&self) -> Result<Vec<SharedView>, ApiError> {
         self.pools.views()
+    }
+
+    fn plan_growth(&self, pool: &str, size: Option<Size>) -> Result<Size, ApiError> {
+        self.pools.plan_growth(pool, size)
+    }
+
+    fn grow_shared(&self, pool: &str, size: Size) -> Result<(), ApiError> {
+        self.pools.grow(pool, size)
+    }
+
+    fn retry_shared(&self, pool: &str) -> Result<(), ApiError> {
+        self.pools.retry(pool)
     }
 
     fn set_group(&self, name: &str, limits: QosLimits) -> Result<(), GroupRefused> {

@@ -1,19 +1,18 @@
 //! Shared objects of the daemon, and its groups.
 
-use super::target::file_problem;
+use super::thin_pool::{START_LIMIT, ThinDisk, volume_view};
 use super::{OneReactor, reactor_of};
-use sluice_control::drives::{SharedView, VolumeView};
+use sluice_control::drives::SharedView;
 use sluice_functions::{Devices, Groups};
 use sluice_memory::machine;
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
-use sluice_spec::{OnFull, SharedKind, SharedSpec};
-use sluice_targets::{FileConfig, FileControl, MemoryPool, NoSpace, PoolPort, PoolRefused, PreparedFile};
-use sluice_thin::{Device, Error, ThinPool, ThinPort, VolumeControl, VolumeUse};
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-use std::{slice, thread};
+use sluice_spec::words::nearest;
+use sluice_spec::{SharedKind, SharedSpec};
+use sluice_targets::{MemoryPool, PoolPort, PoolRefused};
+use std::slice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Pools of memory and of devices, which live as long as the daemon, groups with common limits, and devices that drives share.
 #[derive(Clone, Debug, Default)]
@@ -25,39 +24,76 @@ pub(crate) struct Pools {
 
 #[derive(Debug)]
 struct Pool {
-    spec: SharedSpec,
-    of: Of,
+    /// Description with the present size.
+    spec: Mutex<SharedSpec>,
+    /// The pool, or the reason for which it does not open. Locked for a moment only.
+    of: Mutex<Result<Of, ApiError>>,
+    /// Held while a pool is opened again or grown.
+    changes: Mutex<()>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Of {
-    Memory(MemoryPool),
-    Device(ThinPool, FileControl),
+    Memory(Arc<MemoryPool>),
+    Thin(Arc<ThinDisk>),
 }
 
-/// Time that a device in use is waited for, and the interval of the attempts.
-const IN_USE_LIMIT: Duration = Duration::from_secs(10);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Locks a mutex. A panic cannot poison it, since a panic ends the process.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-/// Bytes of a block of a pool's device, the smallest of all namespaces.
-const BLOCK_SIZE: u32 = 512;
+impl Pool {
+    fn spec(&self) -> SharedSpec {
+        lock(&self.spec).clone()
+    }
+
+    fn of(&self) -> Result<Of, ApiError> {
+        lock(&self.of).clone()
+    }
+
+    fn thin(&self) -> Result<Arc<ThinDisk>, ApiError> {
+        match self.of()? {
+            Of::Thin(disk) => Ok(disk),
+            Of::Memory(_) => Err(other_kind(&self.spec().name, "thin")),
+        }
+    }
+
+    fn view(&self) -> Result<SharedView, ApiError> {
+        let SharedSpec { name, kind, size, reactor, .. } = self.spec();
+        let mut view = SharedView { name, kind, reactor, size, ..SharedView::default() };
+        match self.of() {
+            Ok(Of::Memory(pool)) => {
+                let status = pool.status().map_err(|error| {
+                    let words = format!("shared object `{}` does not reply: {error}", view.name);
+                    ApiError::internal(words)
+                })?;
+                (view.size, view.free, view.users) = (Size(status.size), Size(status.free), status.users);
+            }
+            Ok(Of::Thin(disk)) => {
+                let usage = disk.usage()?;
+                (view.size, view.free, view.users) = (Size(usage.size), Size(usage.free), usage.users);
+                view.volumes = usage.volumes.into_iter().map(volume_view).collect();
+                view.problem = usage.failure;
+            }
+            Err(problem) => view.problem = Some(problem.in_one_line()),
+        }
+        Ok(view)
+    }
+}
 
 impl Pools {
-    /// Starts the pools on their home reactors. Blocks.
+    /// Starts the pools on their home reactors. A thin pool that does not open is noted, and can be opened again. Blocks.
     pub(super) fn start(specs: &[SharedSpec], reactors: &[OneReactor]) -> Result<Self, ApiError> {
         let start = |spec: &SharedSpec| {
-            if spec.kind == SharedKind::Thin {
-                let of = start_thin(spec)?;
-                return Ok(Pool { spec: spec.clone(), of });
+            let of = match spec.kind {
+                SharedKind::Thin => start_thin(spec, START_LIMIT),
+                SharedKind::MemoryPool => Ok(start_memory(spec, reactors)?),
+            };
+            if let Err(problem) = &of {
+                tracing::error!("{}", problem.in_one_line());
             }
-            check_room(slice::from_ref(spec), machine::available_memory())?;
-            let pool = MemoryPool::start(&reactor_of(reactors, spec.reactor)?, spec.size.0);
-            let pool = pool.map_err(|error| {
-                let words = format!("the pool `{}` of {} cannot start: {error}", spec.name, spec.size);
-                ApiError::internal(words)
-                    .hint("make the pool smaller: all of its memory is taken at the start")
-            })?;
-            Ok(Pool { spec: spec.clone(), of: Of::Memory(pool) })
+            Ok(Pool { spec: Mutex::new(spec.clone()), of: Mutex::new(of), changes: Mutex::default() })
         };
         let pools = specs.iter().map(start).collect::<Result<_, ApiError>>()?;
         Ok(Self { pools, ..Self::default() })
@@ -65,7 +101,7 @@ impl Pools {
 
     /// Creates the port of a further namespace.
     pub(super) fn connect(&self, name: &str) -> Result<PoolPort, ApiError> {
-        let Of::Memory(pool) = &self.find(name)?.of else { return Err(other_kind(name, "memory-pool")) };
+        let Of::Memory(pool) = self.find(name)?.of()? else { return Err(other_kind(name, "memory-pool")) };
         pool.connect().map_err(|error| {
             let words = format!("shared object `{name}`: {error}");
             match error {
@@ -76,119 +112,88 @@ impl Pools {
     }
 
     fn find(&self, name: &str) -> Result<&Pool, ApiError> {
-        self.pools.iter().find(|pool| pool.spec.name == name).ok_or_else(|| {
-            ApiError::not_found(format!("there is no shared object `{name}`"))
-                .hint("declare it with [[shared]] in the configuration file and start the daemon again")
+        self.pools.iter().find(|pool| lock(&pool.spec).name == name).ok_or_else(|| {
+            let problem = ApiError::not_found(format!("there is no shared object `{name}`"));
+            let names: Vec<String> = self.pools.iter().map(|pool| pool.spec().name).collect();
+            match nearest(name, names.iter().map(String::as_str)) {
+                Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
+                None => problem
+                    .hint("declare it with [[shared]] in the configuration file and start the daemon again"),
+            }
         })
     }
 
-    /// Opens a volume of a thin pool, with a target on the pool's device. Blocks.
-    pub(super) fn open_volume(
-        &self,
-        pool: &str,
-        volume: &str,
-        size: Size,
-        on_full: OnFull,
-        block_size: u32,
-    ) -> Result<(PreparedFile, ThinPort, VolumeControl), ApiError> {
-        let Of::Device(thin, device) = &self.find(pool)?.of else { return Err(other_kind(pool, "thin")) };
-        let device = device.open_part(block_size).map_err(|error| file_problem(&error))?;
-        let on_full = match on_full {
-            OnFull::Fail => sluice_thin::OnFull::Fail,
-            OnFull::Park => sluice_thin::OnFull::Park,
-        };
-        let opened = thin.open(volume, size.0, on_full);
-        let (port, control) = opened.map_err(|error| volume_problem(pool, &error))?;
-        Ok((device, port, control))
+    /// Returns an open thin pool.
+    pub(super) fn thin(&self, name: &str) -> Result<Arc<ThinDisk>, ApiError> {
+        let pool = self.find(name)?;
+        match pool.thin() {
+            // A drive is tried again by itself while something is in use.
+            Err(problem) if problem.kind == Kind::InUse => {
+                self.retry(name)?;
+                pool.thin()
+            }
+            found => found,
+        }
+    }
+
+    /// Opens a thin pool again that did not open. Blocks.
+    pub(super) fn retry(&self, name: &str) -> Result<(), ApiError> {
+        let pool = self.find(name)?;
+        let _only = lock(&pool.changes);
+        if pool.of().is_ok() {
+            return Ok(());
+        }
+        let of = start_thin(&pool.spec(), Duration::ZERO);
+        lock(&pool.of).clone_from(&of);
+        of.map(drop)
+    }
+
+    /// Returns the size that a thin pool would be grown to. Changes nothing. Blocks.
+    pub(super) fn plan_growth(&self, name: &str, size: Option<Size>) -> Result<Size, ApiError> {
+        let pool = self.find(name)?;
+        let (now, wanted) = (pool.spec().size, pool.thin()?.plan_growth(size)?);
+        match wanted < now {
+            true => {
+                Err(ApiError::conflict(format!("the pool `{name}` of {now} only grows, and not to {wanted}"))
+                    .hint("name a larger size; to give space back, move its volumes to a smaller pool"))
+            }
+            false => Ok(wanted),
+        }
+    }
+
+    /// Grows a thin pool under running drives. Blocks.
+    pub(super) fn grow(&self, name: &str, size: Size) -> Result<(), ApiError> {
+        let pool = self.find(name)?;
+        let _only = lock(&pool.changes);
+        pool.thin()?.grow(size)?;
+        let mut spec = lock(&pool.spec);
+        spec.size = spec.size.max(size);
+        Ok(())
     }
 
     /// Returns the pools with their use. Blocks until their reactors have replied.
     pub(super) fn views(&self) -> Result<Vec<SharedView>, ApiError> {
-        let view = |Pool { spec, of }: &Pool| {
-            let silent = |error: &dyn std::fmt::Display| {
-                ApiError::internal(format!("shared object `{}` does not reply: {error}", spec.name))
-            };
-            let (size, free, users, volumes) = match of {
-                Of::Memory(pool) => {
-                    let status = pool.status().map_err(|error| silent(&error))?;
-                    (status.size, status.free, status.users, Vec::new())
-                }
-                Of::Device(pool, _) => {
-                    let usage = pool.usage(false).map_err(|error| silent(&error))?;
-                    let volumes = usage.volumes.into_iter().map(volume_view).collect();
-                    (usage.size, usage.free, usage.users, volumes)
-                }
-            };
-            Ok(SharedView {
-                name: spec.name.clone(),
-                kind: spec.kind,
-                reactor: spec.reactor,
-                size: Size(size),
-                free: Size(free),
-                users,
-                volumes,
-            })
-        };
-        self.pools.iter().map(view).collect()
+        self.pools.iter().map(Pool::view).collect()
     }
 }
 
-/// Opens the device of a thin pool, and the pool on it. Blocks.
-fn start_thin(spec: &SharedSpec) -> Result<Of, ApiError> {
-    let path: PathBuf = spec.path.clone().unwrap_or_default();
-    let config = FileConfig {
-        path: path.clone(),
-        size: Some(spec.size.0),
-        no_space: NoSpace::Fail,
-        block_size: BLOCK_SIZE,
-        read_only: false,
-        // The pool is recognized by its superblock.
-        raw: true,
-    };
-    let device = open_free(&config)?;
-    let control = device.control();
-    let metadata = control.open_plain().map_err(|error| file_problem(&error))?;
-    let size = device.size();
-    let pool = ThinPool::start(Device(metadata), size, device).map_err(|error| {
-        let words = format!("the pool `{}` on {} does not open: {error}", spec.name, path.display());
-        ApiError::internal(words)
+fn start_memory(spec: &SharedSpec, reactors: &[OneReactor]) -> Result<Of, ApiError> {
+    check_room(slice::from_ref(spec), machine::available_memory())?;
+    let pool = MemoryPool::start(&reactor_of(reactors, spec.reactor)?, spec.size.0);
+    let pool = pool.map_err(|error| {
+        let words = format!("the pool `{}` of {} cannot start: {error}", spec.name, spec.size);
+        ApiError::internal(words).hint("make the pool smaller: all of its memory is taken at the start")
     })?;
-    Ok(Of::Device(pool, control))
+    Ok(Of::Memory(Arc::new(pool)))
 }
 
-/// Opens the device of a pool. The kernel keeps it locked while it executes I/O of a daemon that was killed, so a device
-/// in use is waited for. Blocks.
-fn open_free(config: &FileConfig) -> Result<PreparedFile, ApiError> {
-    let began = Instant::now();
-    loop {
-        match PreparedFile::open(config).map_err(|error| file_problem(&error)) {
-            Err(problem) if problem.kind == Kind::InUse && began.elapsed() < IN_USE_LIMIT => {
-                thread::sleep(LOOK_EVERY);
-            }
-            opened => return opened,
-        }
-    }
-}
-
-fn volume_view(volume: VolumeUse) -> VolumeView {
-    let VolumeUse { name, size, allocated, is_open, .. } = volume;
-    VolumeView { name, size: Size(size), allocated: Size(allocated), in_use: is_open }
+fn start_thin(spec: &SharedSpec, limit: Duration) -> Result<Of, ApiError> {
+    ThinDisk::start(spec, limit).map(|disk| Of::Thin(Arc::new(disk)))
 }
 
 fn other_kind(name: &str, kind: &str) -> ApiError {
     ApiError::invalid(format!("shared object `{name}` is of another type, and not \"{kind}\""))
-}
-
-/// Converts an error of a pool, whose message includes the volume.
-pub(super) fn volume_problem(pool: &str, error: &Error) -> ApiError {
-    let words = format!("shared object `{pool}`: {error}");
-    match error {
-        Error::InUse(_) => ApiError::new(Kind::InUse, words),
-        Error::NoVolume(_) => ApiError::not_found(words),
-        Error::Impossible(_) => ApiError::invalid(words),
-        Error::Port(PoolRefused::TooManyPorts) => ApiError::new(Kind::Conflict, words),
-        _ => ApiError::internal(words),
-    }
+        .hint("`sluice shared list` shows the types")
 }
 
 /// Checks that pools fit the memory of the machine: the kernel would end the daemon when it writes to their pages.

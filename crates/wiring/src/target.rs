@@ -4,7 +4,8 @@ use super::drive::in_words;
 use super::namespace::Site;
 use super::power::{Losses, in_hexadecimal};
 use super::remote::{PreparedRemoteTarget, RemoteControl};
-use super::shared::{Pools, volume_problem};
+use super::shared::Pools;
+use super::thin_pool::volume_problem;
 use sluice_command::{Layer, NodeId, Opcodes, Operation, Passthrough, StackBuilder};
 use sluice_control::drives::{DevicePlace, DeviceView};
 use sluice_controller::Subsystem;
@@ -65,7 +66,8 @@ impl PreparedTarget {
                 Ok((Self::MemoryPool { size: *size, port }, TargetControl::Nothing))
             }
             Target::Thin { size, pool, volume, on_full } => {
-                let (device, port, control) = pools.open_volume(pool, volume, *size, *on_full, block_size)?;
+                let (device, port, control) =
+                    pools.thin(pool)?.open_volume(volume, *size, *on_full, block_size)?;
                 let control = TargetControl::Thin(control, device.control());
                 Ok((Self::Thin { device, port: Box::new(port) }, control))
             }

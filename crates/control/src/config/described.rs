@@ -4,7 +4,7 @@ use super::file::{Config, faulty, shape};
 use super::locate::Document;
 use super::{Metrics, Page, Settings, Tcp};
 use sluice_spec::error::ApiError;
-use sluice_spec::{Fault, GroupSpec, SharedSpec};
+use sluice_spec::{Fault, GroupSpec, SharedKind, SharedSpec};
 use std::path::{Path, PathBuf};
 
 /// Parts of its configuration with which a daemon was started, besides drives.
@@ -26,6 +26,8 @@ pub struct Described<'a> {
     pub config: Config,
     /// Groups that the text describes, the first of those of `config`.
     pub groups: Vec<GroupSpec>,
+    /// Shared objects that the text describes. A thin pool may be larger than that of the daemon.
+    pub shared: Vec<SharedSpec>,
 }
 
 impl std::fmt::Debug for Described<'_> {
@@ -46,11 +48,11 @@ impl<'a> Described<'a> {
         daemon.clone_from(&served.daemon);
         tcp.clone_from(&served.tcp);
         (*metrics, *page) = (served.metrics.clone(), served.page.clone());
-        shared.clone_from(&served.shared);
+        let given_shared = std::mem::replace(shared, served.shared.clone());
         let given = groups.clone();
         let is_given = |name: &str| given.iter().any(|group| group.name == name);
         groups.extend(served.groups.iter().filter(|group| !is_given(&group.name)).cloned());
-        let described = Self { document, file: file.to_owned(), config, groups: given };
+        let described = Self { document, file: file.to_owned(), config, groups: given, shared: given_shared };
         match differs.into_iter().chain(described.config.faults()).next() {
             Some(fault) => Err(described.fault(fault)),
             None => Ok(described),
@@ -77,7 +79,14 @@ impl Config {
         ];
         faults.extend(tables.iter().filter(|(_, is_same)| !is_same).map(|(table, _)| fault(table)));
         for (index, shared) in self.shared.iter().enumerate() {
-            if !served.shared.contains(shared) {
+            let now = served.shared.iter().find(|now| {
+                shared.kind == SharedKind::Thin && **now == SharedSpec { size: now.size, ..shared.clone() }
+            });
+            if let Some(now) = now.filter(|now| shared.size < now.size) {
+                let words = format!("{} is less than the {} that the pool has", shared.size, now.size);
+                let hint = format!("a pool only grows: say size = \"{}\"", now.size);
+                faults.push(Fault::at_key("size", words).hint(hint).inside("shared", index));
+            } else if now.is_none() && !served.shared.contains(shared) {
                 let words = format!("the running daemon has no such object `{}`", shared.name);
                 let fault = Fault::at_key("name", words);
                 faults.push(

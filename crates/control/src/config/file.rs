@@ -203,12 +203,19 @@ impl Config {
     fn check_pools(&self, drive: &DriveSpec) -> Result<(), Fault> {
         for (index, namespace) in drive.namespaces.iter().enumerate() {
             let Some(name) = &namespace.shared else { continue };
-            if !self.shared.iter().any(|shared| shared.name == *name) {
+            let kind = namespace.target.as_str();
+            let found = self.shared.iter().find(|shared| shared.name == *name);
+            if let Some(other) = found.map(|shared| shared.kind.as_str()).filter(|other| *other != kind) {
+                return Err(Fault::at_key(
+                    "shared",
+                    format!("`{name}` is of type \"{other}\", and the target \"{kind}\""),
+                )
+                .hint(format!("name an object with type = \"{kind}\""))
+                .inside("namespaces", index));
+            }
+            if found.is_none() {
                 return Err(Fault::at_key("shared", format!("there is no shared object `{name}`"))
-                    .hint(format!(
-                        "add [[shared]] with name = \"{name}\", type = \"{}\" and a size",
-                        namespace.target.as_str()
-                    ))
+                    .hint(format!("add [[shared]] with name = \"{name}\", type = \"{kind}\" and a size"))
                     .inside("namespaces", index));
             }
         }

@@ -72,6 +72,22 @@ pub trait Engine: Send + Sync {
         Ok(Vec::new())
     }
 
+    /// Returns the size that a thin pool would be grown to: `size`, or that of its file or device. Changes nothing. Blocks.
+    fn plan_growth(&self, pool: &str, size: Option<Size>) -> Result<Size, ApiError> {
+        let _ = size;
+        Err(ApiError::not_found(format!("there is no shared object `{pool}`")))
+    }
+
+    /// Grows a thin pool, with its file, under running drives. Blocks.
+    fn grow_shared(&self, pool: &str, size: Size) -> Result<(), ApiError> {
+        self.plan_growth(pool, Some(size)).map(drop)
+    }
+
+    /// Opens a thin pool that did not open. Blocks.
+    fn retry_shared(&self, pool: &str) -> Result<(), ApiError> {
+        self.plan_growth(pool, None).map(drop)
+    }
+
     /// Creates a group, or changes its limits.
     fn set_group(&self, name: &str, limits: QosLimits) -> Result<(), GroupRefused> {
         let _ = (name, limits);
@@ -96,7 +112,7 @@ pub trait Engine: Send + Sync {
 }
 
 /// A shared object with its use.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SharedView {
     pub name: String,
     #[serde(rename = "type")]
@@ -112,6 +128,9 @@ pub struct SharedView {
     /// Volumes of a thin pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeView>,
+    /// Reason for which the object is not open, or changes nothing any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// A volume of a thin pool.

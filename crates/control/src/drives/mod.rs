@@ -33,6 +33,7 @@ mod power;
 mod recover;
 mod reload;
 mod retry;
+mod shared;
 mod stalls;
 mod storage;
 mod target;
@@ -63,6 +64,7 @@ pub use latency::{DriveLatency, LatencyBucket, LatencyView};
 pub use limits::LimitsView;
 pub use persist::{PersistRequest, Remembered};
 pub use reload::Reloaded;
+pub use shared::shared_at_start;
 pub use storage::Insist;
 pub use storage::random as new_identity;
 pub use target::{BACK_S, FirmwareOrder, MaintenanceView, TargetState, TargetView, differs};
@@ -126,7 +128,8 @@ pub struct Drives {
     tcp: Tcp,
     metrics: Metrics,
     page: Page,
-    shared: Vec<SharedSpec>,
+    /// Shared objects with their present sizes. Locked while one is grown; taken before the lock of `saved`.
+    shared: Mutex<Vec<SharedSpec>>,
     reactors: usize,
     state: StateFile,
     /// Changes in progress, by drive.
@@ -190,6 +193,7 @@ impl Drives {
         declare::take_back(&mut saved);
         let specs = merge::merge(config, &mut saved)?;
         groups::merge(config, &mut saved);
+        let shared = shared::merge(config, &mut saved);
         storage::note_older(specs.iter().map(|(spec, _)| spec), &mut saved);
         let hosted = hosts::load(&state, &mut saved)?;
         if saved != stored {
@@ -203,7 +207,7 @@ impl Drives {
             tcp: config.tcp.clone(),
             metrics: config.metrics.clone(),
             page: config.page.clone(),
-            shared: config.shared.clone(),
+            shared: Mutex::new(shared),
             reactors: config.daemon.reactors(),
             state,
             changes: Changes::default(),
@@ -476,11 +480,6 @@ impl Drives {
     /// Returns the last events.
     pub fn events(&self) -> &EventLog {
         &self.events
-    }
-
-    /// Returns the shared objects.
-    pub fn shared(&self) -> Result<Vec<SharedView>, ApiError> {
-        self.engine.shared()
     }
 
     fn entry(&self, name: &str) -> Result<Entry, ApiError> {

@@ -69,6 +69,7 @@ impl Drives {
             ("page", self.page == config.page),
         ];
         outcome.refused.extend(self.reload_groups(config));
+        outcome.refused.extend(self.reload_shared(config));
         outcome.refused.extend(tables.iter().filter(|(_, as_started)| !as_started).map(|(table, _)| {
             ApiError::conflict(format!("[{table}] is not what it was"))
                 .hint("restart the daemon to apply that")

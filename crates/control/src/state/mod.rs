@@ -75,6 +75,9 @@ pub struct Saved {
     /// Groups created or changed through the API.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<SavedGroup>,
+    /// Thin pools grown through the API.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub grown: Vec<GrownPool>,
     /// Classifiers that were detached for their errors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub detached: Vec<Detached>,
@@ -209,6 +212,16 @@ pub struct SavedGroup {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub declared: Option<QosLimits>,
     pub limits: QosLimits,
+}
+
+/// A thin pool that was grown through the API, and whose size in the configuration is smaller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GrownPool {
+    pub name: String,
+    /// File or block device of the pool.
+    pub path: PathBuf,
+    pub size: Size,
 }
 
 /// A declared drive whose classifier was attached, replaced or detached through the API.

@@ -35,6 +35,7 @@ fn saved(names: &[&str]) -> Saved {
             limits: QosLimits { iops: Some(1), ..QosLimits::default() },
         }],
         groups: vec![SavedGroup { name: "gold".into(), declared: None, limits: QosLimits::default() }],
+        grown: vec![GrownPool { name: "thin".into(), path: "/srv/pool.img".into(), size: Size(1 << 30) }],
         detached: vec![detached],
         uncorrectable: vec![Uncorrectable { drive: "declared".into(), nsid: 1, ranges: vec![[0, 512]] }],
         formatting: vec![Formatting {

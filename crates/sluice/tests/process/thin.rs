@@ -7,11 +7,18 @@ use sluice_api::client::Client;
 use sluice_control::drives::SharedView;
 use sluice_host::Namespace;
 use sluice_nvme::Status;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 const EXTENT: usize = 64 << 10;
 const BLOCKS: u64 = EXTENT as u64 / 512;
 
 fn declare(daemon: &Daemon, size: &str) {
+    daemon.declare("cores = [0, 1]", &declaration(daemon, size, "fail"));
+}
+
+/// Returns a pool of this size with two drives.
+fn declaration(daemon: &Daemon, size: &str, on_full: &str) -> String {
     let path = daemon.folder.path().join("pool.img");
     let pool = format!(
         "[[shared]]\nname = \"thin\"\ntype = \"thin\"\npath = \"{}\"\nsize = \"{size}\"\n",
@@ -20,10 +27,10 @@ fn declare(daemon: &Daemon, size: &str) {
     let drive = |number: usize| {
         format!(
             "[[drive]]\nname = \"disk{number}\"\nreactor = {number}\n[[drive.namespace]]\ntarget = \"thin\"\n\
-             shared = \"thin\"\nvolume = \"v{number}\"\nsize = \"1TiB\"\n"
+             shared = \"thin\"\nvolume = \"v{number}\"\nsize = \"1TiB\"\non_full = \"{on_full}\"\n"
         )
     };
-    daemon.declare("cores = [0, 1]", &format!("{pool}{}{}", drive(0), drive(1)));
+    format!("{pool}{}{}", drive(0), drive(1))
 }
 
 fn pool(daemon: &Daemon) -> SharedView {
@@ -106,4 +113,113 @@ fn a_thin_pool_outlives_a_killed_daemon_and_a_full_one_is_grown() {
     second.deallocate(&[(0, BLOCKS as u32)]).expect("it is quick");
     check(&mut second, 0, 0);
     check(&mut first, 7, 4);
+}
+
+/// Writes `count` extents of a drive one after the other, and returns the longest time of one.
+fn write_all(daemon: &Daemon, drive: &str, count: u64, byte: u8) -> JoinHandle<Duration> {
+    let mut host = daemon.host(drive);
+    std::thread::spawn(move || {
+        let mut disk = namespace(&mut host, 1);
+        let mut longest = Duration::ZERO;
+        for extent in 0..count {
+            let began = Instant::now();
+            assert!(write(&mut disk, extent, byte), "no write fails");
+            longest = longest.max(began.elapsed());
+        }
+        for extent in 0..count {
+            check(&mut disk, extent, byte);
+        }
+        longest
+    })
+}
+
+#[test]
+fn a_full_pool_grows_under_two_drives_whose_writes_wait() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    daemon.declare("cores = [0, 1]", &declaration(&daemon, "4MiB", "park"));
+    daemon.restart();
+    let size = pool(&daemon).size.0;
+    let before = size;
+    // Both together take twice the pool.
+    let count = size / EXTENT as u64;
+    let writers = [write_all(&daemon, "disk0", count, 1), write_all(&daemon, "disk1", count, 2)];
+    wait_for("a full pool", || pool(&daemon).free.0 == 0);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(writers.iter().all(|writer| !writer.is_finished()), "the writes wait");
+    // Refused sizes change nothing.
+    let path = daemon.folder.path().join("pool.img");
+    for (size, words) in [("1MiB", "only grows"), ("5000001", "is not possible"), ("1TiB", "has room for")] {
+        let message = daemon.fails(&["shared", "grow", "thin", "--size", size]);
+        assert!(message.contains(words), "{message}");
+        assert_eq!(path.metadata().expect("it is there").len(), 4 << 20);
+        assert_eq!(pool(&daemon).size.0, before);
+    }
+    let message = daemon.fails(&["shared", "grow", "thinn", "--size", "8MiB"]);
+    assert!(message.contains("did you mean `thin`?"), "{message}");
+    daemon.ok(&["shared", "grow", "thin", "--size", "10MiB"]);
+    let longest = writers.map(|writer| writer.join().expect("no write has failed"));
+    println!("longest write of each drive, while the pool was full: {longest:?}");
+    let grown = pool(&daemon);
+    assert_eq!(grown.size.0, size + (6 << 20));
+    let allocated: u64 = grown.volumes.iter().map(|volume| volume.allocated.0).sum();
+    assert_eq!(allocated, 2 * count * EXTENT as u64);
+    // The description of the running daemon has the new size, and that of before is refused.
+    let exported = daemon.ok(&["export"]);
+    assert!(exported.contains("size = \"10MiB\""), "{exported}");
+    let file = daemon.folder.path().join("applied.toml");
+    std::fs::write(&file, declaration(&daemon, "4MiB", "park")).expect("room");
+    let message = daemon.fails(&["apply", "-f", &file.display().to_string()]);
+    assert!(message.contains("4MiB is less than the 10MiB that the pool has"), "{message}");
+    // A larger size is applied, after it was shown.
+    std::fs::write(&file, declaration(&daemon, "12MiB", "park")).expect("room");
+    let done = daemon.run(&["diff", "-f", &file.display().to_string()]);
+    let message = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(message.contains("size 10MiB -> 12MiB"), "{message}");
+    daemon.ok(&["apply", "-f", &file.display().to_string()]);
+    assert_eq!(pool(&daemon).size.0, size + (8 << 20));
+    // A file that became larger by itself is taken as a whole.
+    std::fs::File::options().write(true).open(&path).expect("it is there").set_len(14 << 20).expect("room");
+    daemon.ok(&["shared", "grow", "thin"]);
+    assert_eq!(pool(&daemon).size.0, size + (10 << 20));
+    // The next daemon has the size, although its configuration file has the first one.
+    daemon.crash();
+    daemon.restart();
+    assert_eq!(pool(&daemon).size.0, size + (10 << 20));
+    let mut host = daemon.host("disk1");
+    let mut disk = namespace(&mut host, 1);
+    (0..count).for_each(|extent| check(&mut disk, extent, 2));
+}
+
+#[test]
+fn a_pool_that_does_not_open_keeps_no_other_drive_and_is_opened_again() {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    let path = daemon.folder.path().join("pool.img");
+    std::fs::write(&path, vec![7; 2 << 20]).expect("room");
+    let other = "[[drive]]\nname = \"other\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n";
+    daemon.declare("cores = [0, 1]", &format!("{}{other}", declaration(&daemon, "4MiB", "fail")));
+    let config = daemon.folder.path().join("sluice.toml").display().to_string();
+    let message = daemon.fails(&["serve", "--check", "-c", &config]);
+    assert!(message.contains("shared `thin`: the pool `thin` on"), "{message}");
+    assert!(message.contains("it holds something else than a pool"), "{message}");
+    daemon.restart();
+    namespace(&mut daemon.host("other"), 1).write(0, &[1; 512]).expect("it runs");
+    let problem = pool(&daemon).problem.expect("a reason");
+    assert!(problem.contains("it holds something else than a pool"), "{problem}");
+    let listed = daemon.ok(&["shared", "list"]);
+    assert!(listed.contains("does not open: it holds something else than a pool"), "{listed}");
+    for drive in ["disk0", "disk1"] {
+        let shown = daemon.ok(&["drive", "show", drive]);
+        assert!(shown.contains("does not open: it holds something else than a pool"), "{shown}");
+    }
+    assert_eq!(std::fs::read(&path).expect("it is there"), vec![7; 2 << 20], "not a byte is changed");
+    let message = daemon.fails(&["shared", "retry", "thin"]);
+    assert!(message.contains("check path and size"), "{message}");
+    daemon.fails(&["shared", "grow", "thin", "--size", "8MiB"]);
+    std::fs::File::options().write(true).truncate(true).open(&path).expect("it is there");
+    daemon.ok(&["shared", "retry", "thin"]);
+    let mut host = daemon.host("disk0");
+    assert!(write(&mut namespace(&mut host, 1), 0, 1));
+    assert_eq!((pool(&daemon).users, pool(&daemon).problem), (2, None));
 }

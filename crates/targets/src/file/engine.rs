@@ -150,7 +150,7 @@ impl File {
     fn join_chunks(&mut self, stage: Stage, end: u64, lane: &Lane<'_>) -> u64 {
         let mut more = 0;
         while let Some((ticket, room)) = self.chunks.candidate() {
-            let Some(slot) = lane.parked(ticket).filter(|slot| slot.check(self.size).is_ok()) else { break };
+            let Some(slot) = lane.parked(ticket).filter(|slot| self.check(slot).is_ok()) else { break };
             let work = self.works.of(ticket);
             let left = slot.request.length - work.done;
             let goes_on = slot.request.offset + work.done == end + more;

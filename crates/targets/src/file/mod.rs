@@ -11,6 +11,7 @@ mod abort;
 mod alignment;
 mod chunks;
 mod conflicts;
+mod control;
 mod device;
 mod engine;
 mod error;
@@ -45,10 +46,11 @@ use sluice_reactor::{FallocateFlags, FileSlot, Io, TaskId, WriteFlags};
 use alignment::Alignment;
 use chunks::ChunkQueue;
 use conflicts::Conflicts;
+pub use control::FileControl;
 pub use error::FileError;
 use failure_log::FailureLog;
 use open::{DeviceProperties, Kind, Lock};
-pub use open::{FileConfig, FileControl, NoSpace, PreparedFile, probe_lease};
+pub use open::{FileConfig, NoSpace, PreparedFile, probe_lease};
 use outcome::{Outcome, may_be_a_flush, media_error};
 pub use probe::{FileIdentity, FileProbe};
 use staging::{BUFFER_BYTES, Staging};
@@ -117,6 +119,7 @@ struct Opened {
     read_only: bool,
     storage: Storage,
     properties: DeviceProperties,
+    reach: Option<u64>,
 }
 
 impl PreparedFile {
@@ -142,6 +145,7 @@ impl PreparedFile {
             read_only: self.read_only,
             storage: self.storage,
             properties: self.properties,
+            reach: self.reach,
         };
         Ok(File {
             opened,
@@ -196,7 +200,16 @@ impl File {
             // Another daemon may have the storage now, and be another path of the host.
             return Err(Status::INTERNAL_PATH_ERROR);
         }
-        slot.check(self.size)
+        self.check(slot)
+    }
+
+    /// Checks that a command lies in the drive. A file that other targets use, too, may have grown.
+    #[inline]
+    fn check(&self, slot: &Slot) -> Result<(), Status> {
+        match slot.check(self.size) {
+            Err(_) if self.opened.reach.is_some() => slot.check(self.opened.control.size.load(Relaxed)),
+            checked => checked,
+        }
     }
 
     /// Returns whether neither the kernel nor the device orders commands that overlap in a block.
@@ -227,13 +240,13 @@ impl Layer for File {
             deallocate_limit: DEALLOCATE_LIMIT,
             read_only: self.opened.read_only,
             storage: self.opened.storage,
-            ..Characteristics::target(self.size, block_size)
+            ..Characteristics::target(self.opened.reach.unwrap_or(self.size), block_size)
         }
     }
 
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
         let slot = lane.slot(&command);
-        if let Err(status) = slot.check(self.size) {
+        if let Err(status) = self.check(slot) {
             return lane.finish(command, status);
         }
         if self.opened.read_only && slot.request.operation.modifies() {

@@ -6,13 +6,8 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{
-    AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed},
-};
-use std::sync::{Arc, Weak};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use rustix::fs::{
     Advice, AtFlags, FallocateFlags, FlockOperation, OFlags, SealFlags, StatxFlags, fadvise, fallocate,
@@ -23,17 +18,13 @@ use rustix::io::Errno;
 use sluice_command::Storage;
 
 use super::alignment::Alignment;
+use super::control::FileControl;
 use super::device;
 use super::error::{FileError, FileErrorKind};
 use super::format;
 use super::lease::{self, Lease, Timing};
-use super::shorten::shorten;
 use super::storage;
-use super::sync::Shared;
 use super::ways;
-
-/// Timeout for writes behind the new end of a file that shrinks.
-const WRITES_END: Duration = Duration::from_secs(5);
 
 /// Effect of a full file system on a write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -85,12 +76,14 @@ pub struct PreparedFile {
     pub(super) read_only: bool,
     pub(super) storage: Storage,
     pub(super) properties: DeviceProperties,
+    /// Bytes that the file may grow to under the target; none if its size changes with the namespace's.
+    pub(super) reach: Option<u64>,
 }
 
 /// The lock of a file, released when the last target on the file is dropped.
 #[derive(Debug)]
 pub(super) struct Lock {
-    file: OsFile,
+    pub(super) file: OsFile,
     /// Other files and devices with the same data.
     ways: Vec<OsFile>,
     /// Lease that keeps other machines away from the storage.
@@ -314,7 +307,7 @@ fn lock(data: &OsFile) -> Result<(), FileErrorKind> {
 }
 
 /// Opens a second file description of the same file.
-fn open_again(config: &FileConfig, first: &OsFile) -> Result<OsFile, FileErrorKind> {
+pub(super) fn open_again(config: &FileConfig, first: &OsFile) -> Result<OsFile, FileErrorKind> {
     let mut options = OsFile::options();
     let second = options
         .read(true)
@@ -372,7 +365,7 @@ fn size_of(config: &FileConfig, kind: Kind, data: &OsFile) -> Result<u64, FileEr
     if size == 0 { Err(FileErrorKind::TooSmall { size }) } else { Ok(size) }
 }
 
-fn grow(file: &OsFile, kind: Kind, size: u64, wanted: u64) -> Result<(), FileErrorKind> {
+pub(super) fn grow(file: &OsFile, kind: Kind, size: u64, wanted: u64) -> Result<(), FileErrorKind> {
     match kind {
         Kind::Regular => file.set_len(wanted).map_err(FileErrorKind::step("grown")),
         Kind::BlockDevice => Err(FileErrorKind::DeviceTooSmall { size, wanted }),
@@ -385,7 +378,7 @@ pub(super) fn end_of(mut file: &OsFile) -> io::Result<u64> {
 }
 
 /// Turns direct I/O on, if the kernel reports its alignment and that suits the namespace's blocks.
-fn direct_alignment(data: &OsFile, block_size: u32) -> Option<Alignment> {
+pub(super) fn direct_alignment(data: &OsFile, block_size: u32) -> Option<Alignment> {
     let stat = statx(data, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     let known = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     let alignment = Alignment { memory: stat.stx_dio_mem_align, unit: stat.stx_dio_offset_align };
@@ -406,164 +399,4 @@ pub(super) fn drop_clean_pages(data: &OsFile) {
 /// Punches a hole behind the end, where that changes nothing. Returns whether it succeeds.
 fn punches_holes(data: &OsFile, size: u64) -> bool {
     fallocate(data, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, size, 4096).is_ok()
-}
-
-/// The control side of a file target: resizes the file, from any thread.
-#[derive(Debug, Clone)]
-pub struct FileControl {
-    config: Arc<FileConfig>,
-    /// Descriptor without the lock, so that the lock does not outlive the drive.
-    file: Arc<OsFile>,
-    kind: Kind,
-    punches: bool,
-    optimal_write: u32,
-    storage: Storage,
-    pub(super) properties: DeviceProperties,
-    /// Block size of the namespace, bytes.
-    pub(super) block_size: Arc<AtomicU32>,
-    /// Number of writes behind the present end that are with the kernel.
-    pub(super) beyond: Arc<AtomicUsize>,
-    /// Size of the file in bytes; the target never reports more.
-    pub(super) size: Arc<AtomicU64>,
-    pub(super) syncs: Arc<Shared>,
-    lock: Weak<Lock>,
-}
-
-impl FileControl {
-    /// Returns whether a lease keeps other machines away from the storage.
-    pub fn has_lease(&self) -> bool {
-        self.lock.upgrade().is_none_or(|lock| lock.lease().is_some())
-    }
-
-    /// Returns whether a flush has failed: finished writes may be lost, and no Flush succeeds any more.
-    pub fn has_lost(&self) -> bool {
-        self.syncs.has_lost()
-    }
-
-    /// Assembles the target, on its way to a reactor.
-    fn prepare(self, data: OsFile, sync: OsFile, direct: Option<Alignment>, lock: Arc<Lock>) -> PreparedFile {
-        PreparedFile {
-            path: self.config.path.clone(),
-            data: data.into(),
-            sync: sync.into(),
-            lock,
-            no_space: self.config.no_space,
-            direct,
-            kind: self.kind,
-            optimal_write: self.optimal_write,
-            punches: self.punches,
-            read_only: self.config.read_only,
-            storage: self.storage,
-            properties: self.properties,
-            control: self,
-        }
-    }
-
-    /// Opens another target on the same file, for another reactor at the same time. The lock is released when
-    /// both have gone. Blocks.
-    ///
-    /// # Errors
-    /// Returns a message that names the file, if it was replaced since, or if its writes may wait for room.
-    /// Also if the kernel would not order overlapping commands of the two targets.
-    pub fn open_clone(&self) -> Result<PreparedFile, FileError> {
-        self.try_open_clone().map_err(|error| error.at(&self.config.path))
-    }
-
-    /// Opens another target on the same file, for bytes that no other target touches at the same time, and for hosts with
-    /// blocks of this size. The lock is released when all have gone, with all of their I/O: after the death of the
-    /// daemon, the kernel may still be executing some. Blocks.
-    ///
-    /// # Errors
-    /// Returns a message that names the file, if it was replaced since.
-    pub fn open_part(&self, block_size: u32) -> Result<PreparedFile, FileError> {
-        self.try_open_part(block_size).map_err(|error| error.at(&self.config.path))
-    }
-
-    fn try_open_part(&self, block_size: u32) -> Result<PreparedFile, FileErrorKind> {
-        let lock = self.lock.upgrade().ok_or(FileErrorKind::Replaced)?;
-        let data = lock.file.try_clone().map_err(FileErrorKind::step("opened"))?;
-        let sync = open_again(&self.config, &self.file)?;
-        let direct = direct_alignment(&data, self.config.block_size);
-        let part = Self { block_size: Arc::new(AtomicU32::new(block_size)), ..self.clone() };
-        Ok(part.prepare(data, sync, direct, lock))
-    }
-
-    /// Opens the file for bytes that no target touches, past none of the caches.
-    ///
-    /// # Errors
-    /// Returns a message that names the file, if it was replaced since.
-    pub fn open_plain(&self) -> Result<OsFile, FileError> {
-        open_again(&self.config, &self.file).map_err(|error| error.at(&self.config.path))
-    }
-
-    fn try_open_clone(&self) -> Result<PreparedFile, FileErrorKind> {
-        let [data, sync] = [(); 2].map(|()| open_again(&self.config, &self.file));
-        let (data, sync) = (data?, sync?);
-        let direct = direct_alignment(&data, self.config.block_size).ok_or(FileErrorKind::NotDirect)?;
-        if direct.unit.max(self.properties.atomic) < self.block_size.load(Relaxed) {
-            return Err(FileErrorKind::NotAtomic);
-        }
-        match self.config.no_space {
-            NoSpace::Fail => {
-                let lock = self.lock.upgrade().ok_or(FileErrorKind::Replaced)?;
-                Ok(self.clone().prepare(data, sync, Some(direct), lock))
-            }
-            NoSpace::Park => Err(FileErrorKind::Parks),
-        }
-    }
-
-    /// Returns the size of the file in bytes; a resize to less cuts bytes off. A file may be longer than its
-    /// visible part. Blocks.
-    ///
-    /// # Errors
-    /// Returns a message that names the file.
-    pub fn held(&self) -> Result<u64, FileError> {
-        match self.kind {
-            Kind::Regular => end_of(&self.file)
-                .map_err(|error| FileErrorKind::Step("measured", error).at(&self.config.path)),
-            Kind::BlockDevice => Ok(self.size.load(Relaxed)),
-        }
-    }
-
-    /// Makes the file `size` bytes long. Blocks. The caller informs the drive by
-    /// [`Layer::resized`](sluice_command::Layer::resized): afterwards if it grows, before if it shrinks. A
-    /// block device is only measured: it must have that many bytes already.
-    ///
-    /// # Errors
-    /// Returns a message that names the file and the remedy.
-    pub fn resize(&self, size: u64) -> Result<(), FileError> {
-        self.try_resize(size).map_err(|error| error.at(&self.config.path))
-    }
-
-    /// Shortens the file, once no write behind its new end is in flight.
-    fn cut_off(&self, size: u64, wanted: u64) -> Result<(), FileErrorKind> {
-        let start = Instant::now();
-        while self.beyond.load(Acquire) > 0 {
-            if start.elapsed() > WRITES_END {
-                return Err(FileErrorKind::Writing);
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        let shortened = shorten(&self.file, size, wanted);
-        if shortened.is_err() {
-            // The bytes that were cut off become zeros.
-            let _ = self.file.set_len(size);
-        }
-        shortened.map_err(FileErrorKind::step("resized"))
-    }
-
-    fn try_resize(&self, wanted: u64) -> Result<(), FileErrorKind> {
-        if let Some(lock) = self.lock.upgrade() {
-            lock.lease().map_or(Ok(()), Lease::check)?;
-        }
-        let size = end_of(&self.file).map_err(FileErrorKind::step("measured"))?;
-        match self.kind {
-            Kind::Regular if wanted < size => self.cut_off(size, wanted)?,
-            Kind::Regular => self.file.set_len(wanted).map_err(FileErrorKind::step("resized"))?,
-            Kind::BlockDevice if size < wanted => return Err(FileErrorKind::DeviceTooSmall { size, wanted }),
-            Kind::BlockDevice => {}
-        }
-        self.size.store(wanted, Relaxed);
-        Ok(())
-    }
 }

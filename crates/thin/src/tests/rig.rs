@@ -100,7 +100,7 @@ impl Volume {
         let opened = committer.open_volume(name, size, connection);
         let opened = opened.inspect_err(|_| committer.home.side().release(number))?;
         let size = Arc::new(AtomicU64::new(opened.size));
-        let parts = Parts { id: committer.id(), data_at: committer.data_at(), size, on_full };
+        let parts = Parts { id: committer.layout().id, data_at: committer.layout().data_at(), size, on_full };
         let thin = ThinPort::new(port, opened, parts).build_alone().expect("memory");
         let tickets = Tickets::default();
         let mut builder = StackBuilder::default();

@@ -140,6 +140,7 @@ impl Drives {
             Step::Group { name, is, .. } => {
                 self.set_group(GroupSpec { name: name.clone(), limits: *is }).map(drop)
             }
+            Step::Grow { pool, to, .. } => self.grow_shared(pool, Some(*to)).map(drop),
             Step::Delete => Ok(()),
         }
     }
@@ -190,6 +191,7 @@ impl Drives {
                 self.set_group(GroupSpec { name: name.clone(), limits: *was }).map(drop)
             }
             Step::Group { name, was: None, .. } => self.delete_group(name),
+            Step::Grow { .. } => Err(ApiError::conflict("a pool does not shrink")),
             Step::Delete => Ok(()),
         }
     }
@@ -252,6 +254,7 @@ impl Drives {
 fn subject(drive: &str, step: &Step) -> String {
     match step {
         Step::Group { name, .. } => format!("group `{name}`: {}", step.words()),
+        Step::Grow { pool, .. } => format!("pool `{pool}`: {}", step.words()),
         step => format!("drive `{drive}`: {}", step.words()),
     }
 }

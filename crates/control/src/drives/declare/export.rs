@@ -11,14 +11,15 @@ impl Drives {
     /// Returns a configuration file that makes the same drives.
     pub fn export(&self) -> Result<String, ApiError> {
         let entries: Vec<Entry> = lock(&self.entries).values().cloned().collect();
+        let shared = self.shared_specs();
         let drives: Vec<_> = entries.into_iter().map(|entry| entry.spec).collect();
         let names_reactor = drives.iter().any(|drive| drive.reactor.is_some())
-            || self.shared.iter().any(|shared| shared.reactor > 0);
+            || shared.iter().any(|shared| shared.reactor > 0);
         let is_remote = drives.iter().any(|drive| drive.tcp.is_some());
         let exported = Exported {
             cores: if names_reactor { self.settings.cores.clone() } else { Vec::new() },
             tcp: if is_remote { self.tcp.clone() } else { Tcp::default() },
-            shared: self.shared.clone(),
+            shared,
             groups: self.group_specs(),
             drives,
         };

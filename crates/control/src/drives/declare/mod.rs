@@ -132,6 +132,12 @@ enum Step {
         was: Option<QosLimits>,
         is: QosLimits,
     },
+    /// A larger size of a thin pool.
+    Grow {
+        pool: String,
+        from: Size,
+        to: Size,
+    },
     Delete,
 }
 
@@ -153,7 +159,9 @@ impl Step {
         match self {
             Self::Group { .. } => 0,
             Self::Create(_) => 1,
-            Self::Delete => 4,
+            // A pool does not shrink.
+            Self::Grow { .. } => 4,
+            Self::Delete => 5,
             step => 2 + u8::from(step.is_shrink()),
         }
     }
@@ -192,6 +200,7 @@ impl Step {
                 format!("{} -> {}", limits_in_words(was), limits_in_words(is))
             }
             Self::Group { was: None, is, .. } => limits_in_words(is),
+            Self::Grow { from, to, .. } => format!("size {from} -> {to}"),
             Self::Delete => "its files stay".to_owned(),
         }
     }
@@ -275,7 +284,7 @@ impl Drives {
             tcp: self.tcp.clone(),
             metrics: self.metrics.clone(),
             page: self.page.clone(),
-            shared: self.shared.clone(),
+            shared: self.shared_specs(),
             groups: self.group_specs(),
         }
     }
@@ -285,6 +294,7 @@ impl Drives {
         let entries: BTreeMap<String, Entry> = lock(&self.entries).clone();
         let mut planned = Steps::default();
         planned.steps.extend(self.plan_groups(&described.groups));
+        self.plan_pools(described, &mut planned);
         for (index, spec) in described.config.drives.iter().enumerate() {
             let at = |fault: Fault| described.fault(fault.inside("drive", index));
             match entries.get(&spec.name) {
@@ -323,6 +333,26 @@ impl Drives {
             (was != Some(*limits)).then(|| (format!("group {name}"), group))
         };
         described.iter().filter_map(step).collect()
+    }
+
+    /// Plans the growth of thin pools. Other pools stay.
+    fn plan_pools(&self, described: &Described<'_>, planned: &mut Steps) {
+        let present = self.shared_specs();
+        for (index, spec) in described.shared.iter().enumerate() {
+            let now = present.iter().find(|now| now.name == spec.name);
+            let Some(now) = now.filter(|now| now.size < spec.size) else { continue };
+            let name = format!("pool {}", spec.name);
+            match self.engine.plan_growth(&spec.name, Some(spec.size)) {
+                Ok(to) => {
+                    planned.steps.push((name, Step::Grow { pool: spec.name.clone(), from: now.size, to }));
+                }
+                Err(problem) => {
+                    let fault = Fault::at_key("size", problem.error);
+                    let fault = problem.hint.into_iter().fold(fault, Fault::hint);
+                    planned.refused.push((name, described.fault(fault.inside("shared", index))));
+                }
+            }
+        }
     }
 
     /// Plans the changes of a drive that is there. Returns them with the refused differences.

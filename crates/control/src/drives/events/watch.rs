@@ -81,6 +81,8 @@ impl Watch {
         let event = |event| Some(NewEvent { event, drive: None, text: left.clone() });
         let (free, size) = (u128::from(pool.free.0), u128::from(pool.size.0));
         match self.low.contains(&pool.name) {
+            // Nothing is known of a pool that is not open.
+            _ if pool.problem.is_some() => None,
             false if free * 10 < size => {
                 self.low.insert(pool.name.clone());
                 event(EventKind::PoolLow)
@@ -339,7 +341,7 @@ mod tests {
     fn a_pool_at_its_threshold_has_one_event() {
         let pool = |free| {
             let (name, kind, size) = ("p".to_owned(), SharedKind::MemoryPool, Size(1000));
-            SharedView { name, kind, reactor: 0, size, free: Size(free), users: 1, volumes: Vec::new() }
+            SharedView { name, kind, reactor: 0, size, free: Size(free), users: 1, ..SharedView::default() }
         };
         let mut watch = Watch::default();
         let mut at = |free| {

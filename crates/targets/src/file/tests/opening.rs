@@ -319,3 +319,17 @@ fn pages_of_an_earlier_opening_are_read_anew() {
         assert!(!is_cached());
     }
 }
+
+#[test]
+fn a_part_reaches_what_the_file_has_grown_by() {
+    let folder = Folder::on_disk();
+    let whole = PreparedFile::open(&folder.config("x.img", MIB)).expect("it opens");
+    let control = whole.control();
+    let part = control.open_part(4096, 4 * MIB).expect("it opens");
+    assert_eq!(part.reach, Some(4 * MIB));
+    control.grow(2 * MIB).expect("room");
+    assert_eq!((part.size(), control.end().expect("it is there")), (2 * MIB, 2 * MIB));
+    // A file that is longer stays so.
+    control.grow(MIB).expect("nothing is done");
+    assert_eq!((part.size(), control.end().expect("it is there")), (2 * MIB, 2 * MIB));
+}

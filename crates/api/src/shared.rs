@@ -1,0 +1,75 @@
+//! Routes for shared objects.
+
+use super::answer::{Answer, Body, Checked, looked, ordered};
+use super::orders::NO_DRIVE;
+use super::routes::App;
+use axum::Json;
+use axum::extract::{Path, State};
+use serde::{Deserialize, Serialize};
+use sluice_control::drives::SharedView;
+use sluice_spec::error::ApiError;
+use sluice_spec::size::Size;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(list_shared))
+        .routes(routes!(grow_shared))
+        .routes(routes!(retry_shared))
+}
+
+/// All shared objects.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SharedList {
+    pub shared: Vec<SharedView>,
+}
+
+/// A larger size of a thin pool.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrowRequest {
+    /// Bytes of the pool's file or block device; all of what is there if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Size>,
+}
+
+#[utoipa::path(get, path = "/v1/shared", tag = "daemon", summary = "List the shared objects",
+    description = "Objects that several drives use, such as pools of memory, with their use.",
+    responses((status = 200, body = SharedList, description = "All shared objects.")))]
+async fn list_shared(State(app): State<App>) -> Answer<Json<SharedList>> {
+    looked(move || app.drives.shared().map(|shared| Json(SharedList { shared }))).await
+}
+
+#[utoipa::path(post, path = "/v1/shared/{name}/grow", tag = "daemon", summary = "Grow a thin pool",
+    description = "The pool's file or block device is larger when this returns, and after a restart. Drives of the pool \
+                   run meanwhile, and writes that wait for space continue.",
+    params(("name" = String, Path)),
+    request_body = GrowRequest,
+    responses(
+        (status = 200, body = SharedView, description = "The pool as it is now."),
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 409, body = ApiError, description = "It would become smaller."),
+        (status = 422, body = ApiError, description = "It cannot be: why.")))]
+async fn grow_shared(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+    Body(request): Body<GrowRequest>,
+) -> Answer<Json<SharedView>> {
+    ordered(NO_DRIVE, move |_| app.drives.grow_shared(&name, request.size).map(Json)).await
+}
+
+#[utoipa::path(post, path = "/v1/shared/{name}/retry", tag = "daemon", summary = "Open a thin pool that did not open",
+    description = "Drives that failed without the pool are opened, too. A pool that is open stays as it is.",
+    params(("name" = String, Path)),
+    responses(
+        (status = 200, body = SharedView, description = "The pool as it is now."),
+        (status = 404, body = ApiError, description = "What the path names is not there."),
+        (status = 422, body = ApiError, description = "It cannot be: why.")))]
+async fn retry_shared(
+    State(app): State<App>,
+    Checked(Path(name)): Checked<Path<String>>,
+) -> Answer<Json<SharedView>> {
+    ordered(NO_DRIVE, move |_| app.drives.retry_shared(&name).map(Json)).await
+}

@@ -1,0 +1,155 @@
+//! Shared objects: grown under running drives, and opened again.
+
+use super::storage::Insist;
+use super::{Drives, SharedView, lock};
+use crate::config::Config;
+use crate::state::{GrownPool, Saved, StateFile};
+use sluice_spec::error::{ApiError, Kind};
+use sluice_spec::size::Size;
+use sluice_spec::{DriveSpec, SharedKind, SharedSpec};
+
+/// Returns whether an operator has grown this pool.
+fn is_grown(grown: &GrownPool, spec: &SharedSpec) -> bool {
+    spec.kind == SharedKind::Thin && spec.name == grown.name && spec.path.as_ref() == Some(&grown.path)
+}
+
+/// Returns the shared objects with the sizes that apply. A pool only grows: a smaller size in the file does not count.
+fn effective(declared: &[SharedSpec], saved: &Saved) -> Vec<SharedSpec> {
+    let of = |spec: &SharedSpec| {
+        let grown = saved.grown.iter().find(|grown| is_grown(grown, spec));
+        let size = grown.map_or(spec.size, |grown| grown.size.max(spec.size));
+        SharedSpec { size, ..spec.clone() }
+    };
+    declared.iter().map(of).collect()
+}
+
+/// Reads the shared objects of a daemon before it starts them, with the sizes that apply.
+///
+/// # Errors
+/// The state cannot be read.
+pub fn shared_at_start(config: &Config, state: &StateFile) -> Result<Vec<SharedSpec>, ApiError> {
+    Ok(effective(&config.shared, &state.load()?))
+}
+
+/// Removes sizes that the configuration has reached. Returns the shared objects with the sizes that apply.
+pub(super) fn merge(config: &Config, saved: &mut Saved) -> Vec<SharedSpec> {
+    let is_reached =
+        |grown: &GrownPool| config.shared.iter().any(|spec| is_grown(grown, spec) && spec.size >= grown.size);
+    saved.grown.retain(|grown| !is_reached(grown));
+    effective(&config.shared, saved)
+}
+
+/// Returns whether a drive has a volume in this pool.
+fn uses(drive: &DriveSpec, pool: &str) -> bool {
+    drive.namespaces.iter().any(|namespace| namespace.shared.as_deref() == Some(pool))
+}
+
+impl Drives {
+    /// Returns the shared objects.
+    pub fn shared(&self) -> Result<Vec<SharedView>, ApiError> {
+        self.engine.shared()
+    }
+
+    /// Returns the descriptions of the shared objects, as they are now.
+    pub(super) fn shared_specs(&self) -> Vec<SharedSpec> {
+        lock(&self.shared).clone()
+    }
+
+    fn shared_view(&self, name: &str) -> Result<SharedView, ApiError> {
+        let found = self.engine.shared()?.into_iter().find(|shared| shared.name == name);
+        found.ok_or_else(|| ApiError::not_found(format!("there is no shared object `{name}`")))
+    }
+
+    /// Grows a thin pool under running drives to `size`, or to all of its file or device. Writes that wait for space
+    /// continue. The size is stored first: a daemon that is killed in between grows the pool at its next start.
+    ///
+    /// # Errors
+    /// The pool cannot have that size. Nothing has changed then.
+    pub fn grow_shared(&self, name: &str, size: Option<Size>) -> Result<SharedView, ApiError> {
+        self.may_change()?;
+        let mut specs = lock(&self.shared);
+        let size = self.engine.plan_growth(name, size)?;
+        let found = specs.iter_mut().find(|spec| spec.name == name);
+        let spec = found.ok_or_else(|| ApiError::not_found(format!("there is no shared object `{name}`")))?;
+        let SharedSpec { path, .. } = spec.clone();
+        SharedSpec { size, ..spec.clone() }.check(self.reactors)?;
+        let before = self.saved().grown;
+        self.store(|saved| {
+            saved.grown.retain(|grown| !is_grown(grown, spec));
+            let (name, path) = (name.to_owned(), path.unwrap_or_default());
+            saved.grown.push(GrownPool { name, path, size });
+        })?;
+        if let Err(problem) = self.engine.grow_shared(name, size) {
+            self.store(|saved| saved.grown = before)?;
+            return Err(problem);
+        }
+        spec.size = size;
+        drop(specs);
+        tracing::info!("pool {name} has grown to {size}");
+        self.shared_view(name)
+    }
+
+    /// Opens a thin pool that did not open, and the drives that failed without it.
+    ///
+    /// # Errors
+    /// The pool does not open, or one of the drives.
+    pub fn retry_shared(&self, name: &str) -> Result<SharedView, ApiError> {
+        self.may_change()?;
+        self.engine.retry_shared(name)?;
+        let is_failed = |entry: &&super::Entry| entry.running.is_err() && uses(&entry.spec, name);
+        let failed: Vec<String> =
+            lock(&self.entries).values().filter(is_failed).map(|entry| entry.spec.name.clone()).collect();
+        let opened: Vec<_> = failed.iter().map(|drive| self.open(drive, Insist::default())).collect();
+        opened.into_iter().find_map(Result::err).map_or(Ok(()), Err)?;
+        self.shared_view(name)
+    }
+
+    /// Grows the thin pools that the configuration declares larger. Returns the refused changes.
+    pub(super) fn reload_shared(&self, config: &Config) -> Vec<ApiError> {
+        let present = self.shared_specs();
+        let change = |spec: &SharedSpec| {
+            let now = present.iter().find(|now| now.name == spec.name);
+            match now {
+                Some(now) if now == spec => None,
+                Some(now) if *now == (SharedSpec { size: now.size, ..spec.clone() }) => {
+                    let is_smaller = spec.kind == SharedKind::Thin && spec.size < now.size;
+                    // A pool that was grown by an operator stays as it is.
+                    let grown = (!is_smaller).then(|| self.grow_shared(&spec.name, Some(spec.size)));
+                    grown.and_then(Result::err)
+                }
+                _ => Some(
+                    ApiError::new(Kind::Conflict, format!("[[shared]] `{}` is not what it was", spec.name))
+                        .hint("restart the daemon to apply that"),
+                ),
+            }
+        };
+        config.shared.iter().filter_map(change).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(name: &str, path: &str, size: u64) -> SharedSpec {
+        let (kind, path) = (SharedKind::Thin, Some(path.into()));
+        SharedSpec { name: name.to_owned(), kind, size: Size(size), path, reactor: 0 }
+    }
+
+    #[test]
+    fn the_larger_size_of_a_pool_applies_until_the_file_has_it() {
+        let grown = GrownPool { name: "a".to_owned(), path: "/a".into(), size: Size(200) };
+        let mut saved = Saved { grown: vec![grown.clone()], ..Saved::default() };
+        let sizes = |saved: &mut Saved, specs: Vec<SharedSpec>| {
+            let config = Config { shared: specs, ..Config::default() };
+            merge(&config, saved).iter().map(|spec| spec.size.0).collect::<Vec<_>>()
+        };
+        let others = [pool("a", "/other", 100), pool("b", "/a", 100)];
+        assert_eq!(sizes(&mut saved, others.to_vec()), [100, 100]);
+        assert_eq!(sizes(&mut saved, Vec::new()), [0; 0]);
+        assert_eq!(sizes(&mut saved, vec![pool("a", "/a", 100)]), [200]);
+        assert_eq!(saved.grown, [grown]);
+        assert_eq!(sizes(&mut saved, vec![pool("a", "/a", 300)]), [300]);
+        assert!(saved.grown.is_empty(), "the file has said it");
+    }
+}
