@@ -2,7 +2,6 @@
 
 use crate::ports::{HomeSide, Refused};
 use crate::{Home, Object, Port};
-use rustix::io::dup;
 use sluice_reactor::{Arm, FileSlot, Immovable, Io, ReactorGone, ReactorHandle, Task, TaskHandle, TaskId};
 use std::io;
 use std::marker::PhantomData;
@@ -23,7 +22,7 @@ pub struct HomeTask<O> {
 
 impl<O: Object> HomeTask<O> {
     fn new(home: Home<O>, task: TaskId, io: &Io) -> io::Result<Self> {
-        let notifier = io.register_file(dup(home.side().as_fd())?)?;
+        let notifier = io.register_file(home.side().as_fd().try_clone_to_owned()?)?;
         io.watch(&notifier, task, NOTIFIED);
         Ok(Self { home, _notifier: notifier })
     }

@@ -179,7 +179,10 @@ impl Daemon {
         match &sockets {
             None => drives.open_all(specs),
             // These have failed in the other process, too. The API does not wait for them.
-            Some(_) => open_in_background(Arc::clone(&drives), specs)?,
+            Some(_) => {
+                drives.open_shared();
+                open_in_background(Arc::clone(&drives), specs)?;
+            }
         }
         recover::watch(holder, &drives)?;
         drives.balance()?;

@@ -9,9 +9,10 @@ use sluice_control::listen::SocketFile;
 use sluice_handover::{
     Channel, Limits, Parcel, Sink, Source, TakeOverError, UpgradeError, Version, locks, take_over, upgrade,
 };
-use sluice_spec::DriveSpec;
 use sluice_spec::error::{ApiError, Kind};
+use sluice_spec::{DriveSpec, SharedKind};
 use sluice_wiring::{reactor_of_record, tls_keys};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -56,7 +57,7 @@ impl Predecessor {
         tracing::info!("upgrading to {}", binary.display());
         let stops = || ApiError::new(Kind::Unavailable, "the daemon is stopping");
         let drives = self.drives.upgrade().ok_or_else(stops)?;
-        let mut source = Items { own: self, drives };
+        let mut source = Items { own: self, drives, suspended: BTreeMap::new() };
         let process = upgrade(&binary, &arguments, &mut source, Limits::default()).map_err(called_off)?;
         tracing::info!("process {process} has everything");
         Ok(process)
@@ -98,6 +99,8 @@ fn called_off(error: UpgradeError) -> ApiError {
 struct Items<'a> {
     own: &'a Predecessor,
     drives: Arc<Drives>,
+    /// Drives that were suspended together with earlier ones.
+    suspended: BTreeMap<String, (DriveSpec, HandedOver)>,
 }
 
 impl Items<'_> {
@@ -122,8 +125,11 @@ impl Items<'_> {
 
 impl Source for Items<'_> {
     fn items(&mut self) -> Result<Vec<String>, String> {
-        if !self.own.config.shared.is_empty() {
-            return Err("there are shared objects, which cannot be handed over yet".to_owned());
+        if let Some(pool) = self.own.config.shared.iter().find(|it| it.kind == SharedKind::MemoryPool) {
+            return Err(format!(
+                "the pool `{}` cannot be handed over: it is in the daemon's memory",
+                pool.name
+            ));
         }
         let drives = self.drives.to_hand_over().map_err(|problem| problem.in_one_line())?;
         let drives = drives.into_iter().map(|name| format!("{DRIVE}{name}"));
@@ -137,14 +143,18 @@ impl Source for Items<'_> {
     fn suspend(&mut self, item: &str) -> Result<Parcel, String> {
         match item.strip_prefix(DRIVE) {
             Some(drive) => {
-                let (spec, handed) = self.drives.hand_over(drive).map_err(|problem| problem.in_one_line())?;
+                if !self.suspended.contains_key(drive) {
+                    let together = self.drives.hand_over_together(drive);
+                    self.suspended.extend(together.map_err(|problem| problem.in_one_line())?);
+                }
+                let (spec, handed) = self.suspended.remove(drive).ok_or("it is gone")?;
                 let mut writer = Writer::new(0);
                 writer.bytes(&serde_json::to_vec(&spec).map_err(|error| error.to_string())?);
                 writer.raw(&handed.bytes);
                 Ok(Parcel { bytes: writer.finish(), fds: handed.fds })
             }
             None if item == LOCKS => {
-                let bytes = places(&self.own.config)?.into_bytes();
+                let bytes = (places(&self.own.config)? + &shared(&self.drives)?).into_bytes();
                 Ok(Parcel { bytes, fds: self.descriptors(item)? })
             }
             None => self.descriptors(item).map(|fds| Parcel { bytes: Vec::new(), fds }),
@@ -161,6 +171,12 @@ impl Source for Items<'_> {
 fn places(config: &Config) -> Result<String, String> {
     let places = config.daemon.places().map_err(|problem| problem.in_one_line())?;
     Ok(format!("{}\n{}\n{}", places.api.display(), places.state.display(), places.sockets.display()))
+}
+
+/// Returns the shared objects of a daemon, each in a line behind its places.
+fn shared(drives: &Drives) -> Result<String, String> {
+    let lines = drives.shared_specs().into_iter().map(|spec| serde_json::to_string(&spec));
+    lines.map(|line| line.map(|line| format!("\n{line}")).map_err(|error| error.to_string())).collect()
 }
 
 /// Process that takes over.
@@ -209,18 +225,17 @@ pub(crate) fn succeed(config: &Config) -> Result<(Prepared, Sockets), ApiError> 
 impl Successor<'_> {
     fn take_locks(&mut self, parcel: Parcel) -> Result<(), String> {
         let Parcel { bytes, fds } = parcel;
-        if places(self.config)?.as_bytes() != bytes {
-            return Err(
-                "the configuration now names other folders, or another API socket: a restart is needed"
-                    .to_owned(),
-            );
-        }
-        if !self.config.shared.is_empty() {
-            // The start of a pool would change its file, and the other process may go on.
-            return Err("the configuration now has shared objects: a restart is needed".to_owned());
-        }
+        let own = places(self.config)?;
+        let others = bytes.strip_prefix(own.as_bytes());
+        let others = others
+            .filter(|others| others.is_empty() || others.starts_with(b"\n"))
+            .ok_or("the configuration now names other folders, or another API socket: a restart is needed")?;
         fds.into_iter().try_for_each(locks::put).map_err(|error| error.to_string())?;
+        // Thin pools are opened with their drives, which are at rest then.
         let prepared = Prepared::new(self.config).map_err(|problem| problem.in_one_line())?;
+        if shared(&prepared.drives)?.as_bytes() != others {
+            return Err("the configuration now has other shared objects: a restart is needed".to_owned());
+        }
         self.prepared = Some(prepared);
         Ok(())
     }

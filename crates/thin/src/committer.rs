@@ -117,7 +117,15 @@ pub(crate) struct Committer<S> {
 impl<S: Storage> Committer<S> {
     /// Opens the pool on a device of `size` bytes, or makes one on a device of zeros.
     pub(crate) fn open(storage: S, size: u64, id: u64) -> Result<Self, Error> {
-        let (store, book) = Store::open(storage, size, id).map_err(of_store)?;
+        Self::of(Store::open(storage, size, id).map_err(of_store)?)
+    }
+
+    /// Opens a pool that is at rest in another process. Nothing is written before the first change.
+    pub(crate) fn open_lent(storage: S, size: u64) -> Result<Self, Error> {
+        Self::of(Store::open_lent(storage, size).map_err(of_store)?)
+    }
+
+    fn of((store, book): (Store<S>, Book)) -> Result<Self, Error> {
         let home = Home::new(Extents::new(book, store.layout().mappings_max))?;
         Ok(Self { home, store, failure: None })
     }
@@ -130,6 +138,12 @@ impl<S: Storage> Committer<S> {
     pub(crate) fn turn(&mut self) -> usize {
         let work = self.home.turn();
         work + self.commit()
+    }
+
+    /// Makes all notes durable that have arrived. Nothing more is written until a volume or an order changes something.
+    pub(crate) fn settle(&mut self) -> Result<(), Error> {
+        while self.turn() > 0 {}
+        self.failure.clone().map_or(Ok(()), |words| Err(Error::Failed(words)))
     }
 
     fn commit(&mut self) -> usize {

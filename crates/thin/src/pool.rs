@@ -7,7 +7,6 @@ use crate::layout::Layout;
 use crate::storage::{ReadOnly, Storage};
 use crate::store::examine;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::dup;
 use sluice_shared::{Connection, HomeSide, Refused};
 use std::any::Any;
 use std::fs::File;
@@ -74,6 +73,7 @@ enum Order {
     Delete(String, Reply<()>),
     Resize(String, u64, Reply<()>),
     Grow(u64, Reply<()>),
+    Settle(Reply<()>),
     Usage(bool, Reply<PoolUse>),
 }
 
@@ -139,10 +139,26 @@ impl ThinPool {
     pub fn start(storage: impl Storage + 'static, size: u64, hold: impl Any + Send) -> Result<Self, Error> {
         let mut id = [0; 8];
         getrandom::fill(&mut id).map_err(io::Error::other)?;
-        let committer = Committer::open(storage, size, u64::from_le_bytes(id))?;
+        Self::run(Committer::open(storage, size, u64::from_le_bytes(id))?, hold)
+    }
+
+    /// Opens a pool that is [at rest](Self::settle) in another process. Nothing is written before the first change by a
+    /// volume, which must not come before the other process has given the pool up. Blocks.
+    ///
+    /// # Errors
+    /// The storage holds no pool, or cannot be read.
+    pub fn start_lent(
+        storage: impl Storage + 'static,
+        size: u64,
+        hold: impl Any + Send,
+    ) -> Result<Self, Error> {
+        Self::run(Committer::open_lent(storage, size)?, hold)
+    }
+
+    fn run(committer: Committer<impl Storage + 'static>, hold: impl Any + Send) -> Result<Self, Error> {
         let side = Arc::clone(committer.home.side());
         let layout = committer.layout();
-        let notifier = dup(side.as_fd()).map_err(io::Error::from)?;
+        let notifier = side.as_fd().try_clone_to_owned()?;
         let (sender, orders) = channel();
         let run = move || {
             serve(committer, &orders, &notifier);
@@ -210,6 +226,15 @@ impl ThinPool {
     /// The device is too large.
     pub fn grow(&self, size: u64) -> Result<(), Error> {
         self.call(|reply| Order::Grow(size, reply))
+    }
+
+    /// Brings the pool to rest: nothing is written any more until a volume changes something. So another process can
+    /// [open](Self::start_lent) it while all volumes are suspended. Blocks.
+    ///
+    /// # Errors
+    /// The metadata cannot be written.
+    pub fn settle(&self) -> Result<(), Error> {
+        self.call(Order::Settle)
     }
 
     /// Returns the space of the pool and of its volumes. `counts` if the exclusive extents are counted, which takes a
@@ -306,6 +331,7 @@ fn execute<S: Storage>(committer: &mut Committer<S>, order: Order) {
         Order::Delete(name, reply) => drop(reply.send(committer.delete_volume(&name))),
         Order::Resize(name, size, reply) => drop(reply.send(committer.resize_volume(&name, size))),
         Order::Grow(size, reply) => drop(reply.send(committer.grow(size))),
+        Order::Settle(reply) => drop(reply.send(committer.settle())),
         Order::Usage(counts, reply) => drop(reply.send(Ok(committer.usage(counts)))),
     }
 }

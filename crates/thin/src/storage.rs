@@ -93,3 +93,25 @@ impl Storage for ReadOnly<'_> {
         Ok(())
     }
 }
+
+/// Storage of another process that may go on with it: read, and not written.
+#[derive(Debug)]
+pub(crate) struct Lent<'a, S>(pub(crate) &'a mut S);
+
+impl<S: Storage> Storage for Lent<'_, S> {
+    fn read(&mut self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.read(at, bytes)
+    }
+
+    fn write(&mut self, _: u64, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn reserve(&mut self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -5,7 +5,7 @@ use crate::block::{
 };
 use crate::book::{Book, Change, MAPPING_BYTES, VOLUME_BYTES, get_volume, put_volume};
 use crate::layout::{Layout, body_blocks, per_block};
-use crate::storage::Storage;
+use crate::storage::{Lent, Storage};
 use sluice_metadata::engine::{Content, IO_MAX, Loader, Position, Reading, Rules, Source, Step, Writer};
 use std::io;
 
@@ -47,6 +47,8 @@ pub(crate) struct Store<S> {
     layout: Layout,
     writer: Writer,
     buffer: Vec<u8>,
+    /// Bytes of the device, if nothing was written since the opening.
+    unwritten: Option<u64>,
 }
 
 impl<S: Storage> Store<S> {
@@ -57,16 +59,34 @@ impl<S: Storage> Store<S> {
         };
         let (book, position) = load(&mut storage, layout, size)?;
         let writer = Writer::new(layout.halves(), RULES, position.after());
-        let mut store = Self { storage, layout, writer, buffer: vec![0; IO_MAX] };
+        let mut store = Self { storage, layout, writer, buffer: vec![0; IO_MAX], unwritten: None };
         store.checkpoint(&book)?;
         Ok((store, book))
+    }
+
+    /// Opens a pool that is open in another process, which writes nothing meanwhile. Nothing is written before the first
+    /// [`commit`](Self::commit): if there is none, the other process may go on. From the first one on, it must not.
+    pub(crate) fn open_lent(mut storage: S, size: u64) -> Result<(Self, Book), StoreError> {
+        let mut lent = Lent(&mut storage);
+        let layout = front(&mut lent, size)?.ok_or_else(|| damaged("there is no pool"))?;
+        let (book, position) = load(&mut lent, layout, size)?;
+        let writer = Writer::new(layout.halves(), RULES, position.after());
+        Ok((Self { storage, layout, writer, buffer: vec![0; IO_MAX], unwritten: Some(size) }, book))
+    }
+
+    /// Takes the pool over from another process, which is gone. `book` is the state, and nothing has changed it.
+    fn take_over(&mut self, size: u64, book: &Book) -> Result<(), StoreError> {
+        let layout = front(&mut self.storage, size)?.ok_or_else(|| damaged("the pool is gone"))?;
+        let (_, position) = load(&mut self.storage, layout, size)?;
+        self.writer = Writer::new(layout.halves(), RULES, position.after());
+        self.checkpoint(book)
     }
 
     /// Makes a pool. The superblocks come last.
     fn make(storage: S, layout: Layout, size: u64) -> Result<(Self, Book), StoreError> {
         let book = Book::new(layout.extents(size)?);
         let writer = Writer::new(layout.halves(), RULES, Position::first(0, 1));
-        let mut store = Self { storage, layout, writer, buffer: vec![0; IO_MAX] };
+        let mut store = Self { storage, layout, writer, buffer: vec![0; IO_MAX], unwritten: None };
         // A pool that was made before, and of which the superblocks alone were zeroed, must not come back.
         store.storage.reserve(layout.data_at())?;
         store.storage.write(layout.halves().header_at(1), &[0; BLOCK])?;
@@ -94,6 +114,10 @@ impl<S: Storage> Store<S> {
             bytes <= PAYLOAD
         });
         let count = fit.count();
+        if let Some(size) = self.unwritten {
+            self.take_over(size, book)?;
+            self.unwritten = None;
+        }
         if !self.writer.has_room() {
             self.checkpoint(book)?;
         }

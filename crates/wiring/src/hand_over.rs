@@ -240,7 +240,7 @@ impl StackControl {
             TargetControl::File(file) if file.has_lease() => return Err("it has a lease"),
             TargetControl::File(_) => {}
             TargetControl::Nvme(..) => return Err("its device belongs to one process"),
-            TargetControl::Thin(..) => return Err("its pool belongs to one process"),
+            TargetControl::Thin(..) => {}
             TargetControl::Nothing => return Err("its data is in the daemon's memory"),
         }
         let below = self.functions.iter().flat_map(|function| &function.layers).chain(&self.layers);

@@ -284,6 +284,14 @@ impl Engine for Wiring {
         self.pools.retry(pool)
     }
 
+    fn settle_shared(&self, pool: &str) -> Result<(), ApiError> {
+        self.pools.settle(pool)
+    }
+
+    fn open_shared(&self) {
+        self.pools.open_rest();
+    }
+
     fn set_group(&self, name: &str, limits: QosLimits) -> Result<(), GroupRefused> {
         self.pools.groups.set(name, limits)
     }

@@ -4,6 +4,7 @@ use super::thin_pool::{START_LIMIT, ThinDisk, volume_view};
 use super::{OneReactor, reactor_of};
 use sluice_control::drives::SharedView;
 use sluice_functions::{Devices, Groups};
+use sluice_handover::locks;
 use sluice_memory::machine;
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
@@ -87,10 +88,14 @@ impl Pools {
     pub(super) fn start(specs: &[SharedSpec], reactors: &[OneReactor]) -> Result<Self, ApiError> {
         let start = |spec: &SharedSpec| {
             let of = match spec.kind {
+                // The first drive opens it, when all drives of the other process are at rest.
+                SharedKind::Thin if locks::are_lent() => Err(lent(&spec.name)),
                 SharedKind::Thin => start_thin(spec, START_LIMIT),
                 SharedKind::MemoryPool => Ok(start_memory(spec, reactors)?),
             };
-            if let Err(problem) = &of {
+            if let Err(problem) = &of
+                && !locks::are_lent()
+            {
                 tracing::error!("{}", problem.in_one_line());
             }
             Ok(Pool { spec: Mutex::new(spec.clone()), of: Mutex::new(of), changes: Mutex::default() })
@@ -148,6 +153,25 @@ impl Pools {
         of.map(drop)
     }
 
+    /// Brings a pool to rest whose drives are suspended, for another process.
+    pub(super) fn settle(&self, name: &str) -> Result<(), ApiError> {
+        match self.find(name)?.of() {
+            Ok(Of::Thin(disk)) => disk.settle(),
+            Ok(Of::Memory(_)) => Err(other_kind(name, "thin")),
+            // It has no drives.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Opens the thin pools that no drive has opened, after another process has given them up. Blocks.
+    pub(super) fn open_rest(&self) {
+        for name in self.pools.iter().filter(|pool| pool.of().is_err()).map(|pool| pool.spec().name) {
+            if let Err(problem) = self.retry(&name) {
+                tracing::error!("{}", problem.in_one_line());
+            }
+        }
+    }
+
     /// Returns the size that a thin pool would be grown to. Changes nothing. Blocks.
     pub(super) fn plan_growth(&self, name: &str, size: Option<Size>) -> Result<Size, ApiError> {
         let pool = self.find(name)?;
@@ -189,6 +213,11 @@ fn start_memory(spec: &SharedSpec, reactors: &[OneReactor]) -> Result<Of, ApiErr
 
 fn start_thin(spec: &SharedSpec, limit: Duration) -> Result<Of, ApiError> {
     ThinDisk::start(spec, limit).map(|disk| Of::Thin(Arc::new(disk)))
+}
+
+fn lent(name: &str) -> ApiError {
+    ApiError::new(Kind::InUse, format!("the pool `{name}` is still with another process of this daemon"))
+        .hint("try again in a moment")
 }
 
 fn other_kind(name: &str, kind: &str) -> ApiError {

@@ -2,6 +2,7 @@
 
 use super::target::file_problem;
 use sluice_control::drives::VolumeView;
+use sluice_handover::locks;
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
 use sluice_spec::{OnFull, SharedSpec};
@@ -33,7 +34,8 @@ impl ThinDisk {
     pub(super) fn start(spec: &SharedSpec, limit: Duration) -> Result<Self, ApiError> {
         let path: PathBuf = spec.path.clone().unwrap_or_default();
         let refused = |error: Error| does_not_open(spec, &path, &error);
-        let is_new = path.metadata().is_ok_and(|found| found.is_file() && found.len() == 0) || !path.exists();
+        let is_empty = path.metadata().is_ok_and(|found| found.is_file() && found.len() == 0);
+        let is_new = !locks::are_lent() && (is_empty || !path.exists());
         if is_new {
             ThinPool::check_new(spec.size.0).map_err(refused)?;
         }
@@ -50,6 +52,11 @@ impl ThinDisk {
         let device = open_free(&config, limit)?;
         let control = device.control();
         let metadata = control.open_plain().map_err(|error| file_problem(&error))?;
+        if locks::are_lent() {
+            // Another process may go on with the pool. It has the same size there.
+            let pool = ThinPool::start_lent(Device(metadata), spec.size.0, device).map_err(refused)?;
+            return Ok(Self { name: spec.name.clone(), pool, device: control });
+        }
         ThinPool::examine(&metadata, spec.size.0, false).map_err(refused)?;
         control.grow(spec.size.0).map_err(|error| file_problem(&error))?;
         let pool = ThinPool::start(Device(metadata), spec.size.0, device).map_err(refused)?;
@@ -100,6 +107,11 @@ impl ThinDisk {
     pub(super) fn grow(&self, size: Size) -> Result<(), ApiError> {
         self.device.grow(size.0).map_err(|error| file_problem(&error))?;
         self.pool.grow(size.0).map_err(|error| volume_problem(&self.name, &error))
+    }
+
+    /// Brings the pool to rest, for another process.
+    pub(super) fn settle(&self) -> Result<(), ApiError> {
+        self.pool.settle().map_err(|error| volume_problem(&self.name, &error))
     }
 
     pub(super) fn usage(&self) -> Result<PoolUse, ApiError> {

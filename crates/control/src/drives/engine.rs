@@ -88,6 +88,14 @@ pub trait Engine: Send + Sync {
         self.plan_growth(pool, None).map(drop)
     }
 
+    /// Brings a thin pool to rest whose drives are suspended, so that another process can open it. Blocks.
+    fn settle_shared(&self, pool: &str) -> Result<(), ApiError> {
+        self.plan_growth(pool, None).map(drop)
+    }
+
+    /// Opens the thin pools that no drive has opened, after another process has given them up. Blocks.
+    fn open_shared(&self) {}
+
     /// Creates a group, or changes its limits.
     fn set_group(&self, name: &str, limits: QosLimits) -> Result<(), GroupRefused> {
         let _ = (name, limits);

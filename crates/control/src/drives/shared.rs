@@ -6,7 +6,8 @@ use crate::config::Config;
 use crate::state::{GrownPool, Saved, StateFile};
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
-use sluice_spec::{DriveSpec, SharedKind, SharedSpec};
+use sluice_spec::{DriveSpec, NamespaceSpec, SharedKind, SharedSpec};
+use std::collections::BTreeSet;
 
 /// Returns whether an operator has grown this pool.
 fn is_grown(grown: &GrownPool, spec: &SharedSpec) -> bool {
@@ -41,7 +42,18 @@ pub(super) fn merge(config: &Config, saved: &mut Saved) -> Vec<SharedSpec> {
 
 /// Returns whether a drive has a volume in this pool.
 fn uses(drive: &DriveSpec, pool: &str) -> bool {
-    drive.namespaces.iter().any(|namespace| namespace.shared.as_deref() == Some(pool))
+    pools_of(drive).contains(pool)
+}
+
+/// Returns the names of the pools in which a drive has volumes.
+pub(super) fn pools_of(drive: &DriveSpec) -> BTreeSet<String> {
+    fn add(stack: &NamespaceSpec, pools: &mut BTreeSet<String>) {
+        pools.extend(stack.shared.clone());
+        stack.stacks_below().for_each(|below| add(&below, pools));
+    }
+    let mut pools = BTreeSet::new();
+    drive.namespaces.iter().for_each(|namespace| add(namespace, &mut pools));
+    pools
 }
 
 impl Drives {
@@ -51,8 +63,13 @@ impl Drives {
     }
 
     /// Returns the descriptions of the shared objects, as they are now.
-    pub(super) fn shared_specs(&self) -> Vec<SharedSpec> {
+    pub fn shared_specs(&self) -> Vec<SharedSpec> {
         lock(&self.shared).clone()
+    }
+
+    /// Opens the thin pools that no drive has opened, after another process has given them up.
+    pub fn open_shared(&self) {
+        self.engine.open_shared();
     }
 
     fn shared_view(&self, name: &str) -> Result<SharedView, ApiError> {

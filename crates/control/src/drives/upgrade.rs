@@ -1,9 +1,11 @@
 //! Upgrades: the drives of the daemon go to another process, under load.
 
+use super::shared::pools_of;
 use super::{Drives, Entry, Origin, lock};
 use serde::{Deserialize, Serialize};
 use sluice_spec::DriveSpec;
 use sluice_spec::error::{ApiError, Kind};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::PoisonError;
@@ -108,11 +110,47 @@ impl Drives {
         Ok(drives.into_iter().map(|(name, _)| name).collect())
     }
 
+    /// Suspends a drive, and all others that share a pool with it. Then their pools are at rest. Returns the drives, with
+    /// their specifications and records.
+    ///
+    /// # Errors
+    /// A drive is not suspended. [`go_on`](Self::go_on) lets all go on.
+    pub fn hand_over_together(
+        &self,
+        name: &str,
+    ) -> Result<BTreeMap<String, (DriveSpec, HandedOver)>, ApiError> {
+        let specs: BTreeMap<String, BTreeSet<String>> = self
+            .running()
+            .into_iter()
+            .map(|(drive, _)| Ok((drive.clone(), pools_of(&self.entry(&drive)?.spec))))
+            .collect::<Result<_, ApiError>>()?;
+        let (mut pools, mut together) = (BTreeSet::new(), BTreeSet::from([name]));
+        loop {
+            let before = together.len();
+            pools.extend(together.iter().flat_map(|drive| specs.get(*drive)).flatten());
+            let shares = |(_, of): &(&String, &BTreeSet<String>)| of.iter().any(|pool| pools.contains(pool));
+            together.extend(specs.iter().filter(shares).map(|(drive, _)| drive.as_str()));
+            if together.len() == before {
+                break;
+            }
+        }
+        let handed = |drive: &str| {
+            let handed = self.hand_over(drive).map_err(|problem| match drive == name {
+                true => problem,
+                false => problem.about(&format!("drive `{drive}`, which shares a pool with it")),
+            })?;
+            Ok((drive.to_owned(), handed))
+        };
+        let handed = together.into_iter().map(handed).collect::<Result<_, ApiError>>()?;
+        pools.into_iter().try_for_each(|pool| self.engine.settle_shared(pool))?;
+        Ok(handed)
+    }
+
     /// Suspends a drive, and returns its specification and its record.
     ///
     /// # Errors
     /// The drive goes on.
-    pub fn hand_over(&self, name: &str) -> Result<(DriveSpec, HandedOver), ApiError> {
+    fn hand_over(&self, name: &str) -> Result<(DriveSpec, HandedOver), ApiError> {
         let entry = self.entry(name)?;
         Ok((entry.spec, entry.running?.hand_over()?))
     }

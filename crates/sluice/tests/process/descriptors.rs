@@ -3,11 +3,12 @@
 //! Each answer has to be true after a restart: a refused change is not done then, and an accepted one is.
 
 use crate::common::{Daemon, namespace};
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use sluice_host::Controller;
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme::opcode::admin;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Returns the numbers of the descriptors that a process has open.
@@ -103,4 +104,48 @@ fn a_drive_whose_deletion_was_refused_for_want_of_descriptors_is_there_after_a_r
         let is_there = daemon.run(&["drive", "show", &name]).status.success();
         assert_eq!(is_there, !is_done, "{free} free, done: {is_done}");
     }
+}
+
+/// Checks that functions and the next version of the daemon get none of its descriptors. Only the first three are meant for
+/// them.
+#[test]
+fn a_process_that_the_daemon_starts_inherits_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port();
+    let daemon = Daemon::start(&format!(
+        "[tcp]\nlisten = [\"127.0.0.1:{port}\"]\n\
+         [[shared]]\nname = \"thin\"\ntype = \"thin\"\npath = \"{}\"\nsize = \"8MiB\"\n\
+         [[shared]]\nname = \"memory\"\ntype = \"memory-pool\"\nsize = \"1MiB\"\n\
+         [[drive]]\nname = \"demo\"\n[drive.tcp]\n[drive.vfio_user]\nsockets = 1\n\
+         [[drive.namespace]]\ntarget = \"thin\"\nshared = \"thin\"\nvolume = \"v\"\nsize = \"1GiB\"\n\
+         [[drive.namespace]]\ntarget = \"memory-pool\"\nshared = \"memory\"\nsize = \"1MiB\"\n\
+         [[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n\
+         [[drive.namespace]]\ntarget = \"file\"\npath = \"{}\"\nsize = \"1MiB\"\n\
+         functions = [ {{ kind = \"uif\", function = \"pass\", place = \"process\" }} ]\n",
+        file("pool.img"),
+        file("disk.img"),
+    ));
+    let mut host = daemon.host("demo");
+    let _disk = namespace(&mut host, 1);
+    // This process may have got some itself, and passes them on.
+    let (own, found) = (inherited(std::process::id()), inherited(daemon.pid()));
+    let more: Vec<_> = found.into_iter().filter(|file| !own.contains(file)).collect();
+    assert!(more.is_empty(), "{more:?}");
+}
+
+/// Returns the files of descriptors beyond the first three that the processes get which a process starts.
+fn inherited(process: u32) -> Vec<PathBuf> {
+    let folder = Path::new("/proc").join(process.to_string());
+    let is_inherited = |number: &u64| {
+        // It may have been closed meanwhile.
+        let information =
+            std::fs::read_to_string(folder.join(format!("fdinfo/{number}"))).unwrap_or_default();
+        let flags = information.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+        flags.is_some_and(|flags| flags & OFlags::CLOEXEC.bits().cast_signed() == 0)
+    };
+    let numbers = open_in(process).into_iter().filter(|number| *number > 2 && is_inherited(number));
+    numbers.filter_map(|number| std::fs::read_link(folder.join(format!("fd/{number}"))).ok()).collect()
 }

@@ -1,12 +1,16 @@
 //! A thin pool on a file under drives of two reactors: data outlives the daemon, and a full pool is grown.
 
-use crate::common::{Daemon, namespace, wait_for};
+use crate::common::{BINARY, Daemon, namespace, wait_for};
 use crate::load::block_on;
+use crate::upgrade::script;
 use sluice_api::SharedList;
 use sluice_api::client::Client;
 use sluice_control::drives::SharedView;
 use sluice_host::Namespace;
 use sluice_nvme::Status;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -222,4 +226,75 @@ fn a_pool_that_does_not_open_keeps_no_other_drive_and_is_opened_again() {
     let mut host = daemon.host("disk0");
     assert!(write(&mut namespace(&mut host, 1), 0, 1));
     assert_eq!((pool(&daemon).users, pool(&daemon).problem), (2, None));
+}
+
+/// Upgrades the daemon while two drives of a pool allocate extents and give some back, also to successors that fail after
+/// they have opened the pool.
+#[test]
+fn a_pool_goes_to_another_process_with_all_of_its_drives() {
+    const COUNT: u64 = 200;
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    declare(&daemon, "32MiB");
+    daemon.restart();
+    // Each round takes the extents again that it has given back.
+    let work = |drive: &str, byte: u8| {
+        let mut host = daemon.host(drive);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            let mut disk = namespace(&mut host, 1);
+            let mut round = 0_u8;
+            while !ends.load(Relaxed) || round == 0 {
+                for extent in 0..COUNT {
+                    assert!(write(&mut disk, extent, byte + round % 2), "there is room");
+                    if extent % 3 == 0 {
+                        disk.deallocate(&[(extent * BLOCKS, BLOCKS as u32)]).expect("it is quick");
+                    }
+                }
+                for extent in 0..COUNT {
+                    check(&mut disk, extent, if extent % 3 == 0 { 0 } else { byte + round % 2 });
+                }
+                round = round.wrapping_add(1).max(1);
+            }
+            disk.flush().expect("nothing is lost");
+            (host, byte + (round - 1) % 2)
+        });
+        (is_over, thread)
+    };
+    let works = [work("disk0", 1), work("disk1", 101)];
+    (0..5).for_each(|_| daemon.upgrade(&[]));
+    let mut outcomes = BTreeSet::new();
+    for count in (60..400).step_by(4) {
+        let text = format!("exec prlimit --nofile={count} {BINARY} \"$@\"");
+        match daemon.try_upgrade(&["--binary", &script(&daemon, "version", &text)]) {
+            Ok(_) => break,
+            Err(why) => outcomes.insert(why),
+        };
+    }
+    assert!(
+        outcomes.iter().any(|why| why.contains("drive disk1")),
+        "the pool was open by then: {outcomes:?}"
+    );
+    let ended: Vec<_> = works
+        .into_iter()
+        .map(|(is_over, thread)| {
+            is_over.store(true, Relaxed);
+            thread.join().expect("the drive is well")
+        })
+        .collect();
+    let bytes: Vec<u8> = ended.iter().map(|(_, byte)| *byte).collect();
+    let used: u64 = pool(&daemon).volumes.iter().map(|volume| volume.allocated.0).sum();
+    assert_eq!(used, 2 * (COUNT - COUNT.div_ceil(3)) * EXTENT as u64);
+    drop(ended);
+    assert!(!daemon.log().contains("ERROR"), "{}", daemon.log());
+    // What the processes have made together is whole.
+    daemon.crash();
+    daemon.restart();
+    for (drive, byte) in ["disk0", "disk1"].into_iter().zip(bytes) {
+        let mut host = daemon.host(drive);
+        let mut disk = namespace(&mut host, 1);
+        (0..COUNT).for_each(|extent| check(&mut disk, extent, if extent % 3 == 0 { 0 } else { byte }));
+    }
+    assert_eq!(pool(&daemon).volumes.iter().map(|volume| volume.allocated.0).sum::<u64>(), used);
 }

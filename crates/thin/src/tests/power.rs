@@ -57,7 +57,18 @@ fn run(
     random: &mut Random,
 ) -> (Vec<Picture>, bool) {
     let size = disk.lock().size();
-    let (mut store, mut book) = match Store::open(disk.clone(), size, 7) {
+    let opened = match &before {
+        // As in an upgrade of the daemon, which is called off at times.
+        Some(before) if random.below(2) == 0 => {
+            let count = disk.lock().count;
+            let mut lent = (0..random.between(1, 2)).map(|_| Store::open_lent(disk.clone(), size));
+            let (store, book) = lent.next_back().expect("one").expect("it is read");
+            assert_eq!((disk.lock().count, &picture(&book)), (count, before), "nothing is written");
+            Ok((store, book))
+        }
+        _ => Store::open(disk.clone(), size, 7),
+    };
+    let (mut store, mut book) = match opened {
         Ok(opened) => opened,
         Err(_) => {
             assert!(disk.lock().is_dead, "only a power cut refuses a pool");
