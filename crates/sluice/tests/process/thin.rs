@@ -288,7 +288,7 @@ fn a_pool_goes_to_another_process_with_all_of_its_drives() {
     assert_eq!(used, 2 * (COUNT - COUNT.div_ceil(3)) * EXTENT as u64);
     drop(ended);
     assert!(!daemon.log().contains("ERROR"), "{}", daemon.log());
-    // What the processes have made together is whole.
+    // The work of all these processes is whole.
     daemon.crash();
     daemon.restart();
     for (drive, byte) in ["disk0", "disk1"].into_iter().zip(bytes) {
