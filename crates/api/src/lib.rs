@@ -39,7 +39,7 @@ pub use routes::{
 };
 pub use scrape::MetricsServer;
 pub use server::{Server, refusal};
-pub use shared::{GrowRequest, SharedList};
+pub use shared::{CloneRequest, GrowRequest, SharedList, VolumeList};
 pub use targets::{FirmwareRequest, PauseRequest, TargetList, TargetReplaceRequest, TargetResetRequest};
 
 #[cfg(test)]

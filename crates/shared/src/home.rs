@@ -128,6 +128,20 @@ impl<O: Object> Home<O> {
         port.side.notifier.notify();
     }
 
+    /// Sends a port's user a new number, which is odd if the object needs something of the user: its own meaning.
+    pub fn call(&mut self, number: PortNumber, needs: bool) {
+        let Some(port) = &self.ports[number.index()] else { return };
+        let calls = (port.side.calls.load(Ordering::Acquire) & !1).wrapping_add(2) | u32::from(needs);
+        port.side.calls.store(calls, Ordering::Release);
+        port.side.notifier.notify();
+    }
+
+    /// Returns whether a port is closed, and its units are being reclaimed.
+    #[must_use]
+    pub fn is_closing(&self, number: PortNumber) -> bool {
+        self.ports[number.index()].as_ref().is_some_and(|port| port.closing)
+    }
+
     /// Adds a port, which may have sent messages already, or be closed.
     pub fn attach(&mut self, connection: Connection) {
         let Connection { number, requests, answers, side } = connection;

@@ -55,6 +55,8 @@ pub struct Port {
     /// Notes whose acknowledgement was seen.
     noted: u64,
     notes_failed: bool,
+    /// Number of the last call that was seen.
+    calls: u32,
 }
 
 /// Contents of a [`receive`](Port::receive).
@@ -76,7 +78,7 @@ impl Port {
     ) -> Self {
         let credit = Vec::with_capacity(ANSWERS + CREDIT);
         let (advance, pending, taken, keeps, round, answered) = (CREDIT, Pending::None, false, false, 0, 0);
-        let (noted, notes_failed) = (0, false);
+        let (noted, notes_failed, calls) = (0, false, 0);
         Self {
             number,
             outgoing,
@@ -92,6 +94,7 @@ impl Port {
             answered,
             noted,
             notes_failed,
+            calls,
         }
     }
 
@@ -185,6 +188,12 @@ impl Port {
         self.notes_failed
     }
 
+    /// Returns the number of the last [call](crate::Home::call) that a [`receive`](Self::receive) has seen.
+    #[must_use]
+    pub fn calls(&self) -> u32 {
+        self.calls
+    }
+
     /// Gives all credit back, as far as the ring has room. For a drive that is idle.
     pub fn give_back_credit(&mut self) {
         while let Some(unit) = self.credit.last()
@@ -201,6 +210,8 @@ impl Port {
         self.round = self.side.recall.load(Ordering::Acquire);
         let mut received = Received::default();
         self.notes_failed = self.side.notes_failed.load(Ordering::Acquire);
+        let calls = self.side.calls.load(Ordering::Acquire);
+        received.messages += usize::from(std::mem::replace(&mut self.calls, calls) != calls);
         let noted = self.side.noted.load(Ordering::Acquire);
         received.messages += usize::from(std::mem::replace(&mut self.noted, noted) != noted);
         while let Some(words) = self.incoming.pop() {
@@ -241,6 +252,7 @@ impl Port {
             || self.side.recall.load(Ordering::Acquire) != self.answered
             || self.side.noted.load(Ordering::Acquire) != self.noted
             || self.side.notes_failed.load(Ordering::Acquire) != self.notes_failed
+            || self.side.calls.load(Ordering::Acquire) != self.calls
     }
 
     /// Gives the credit back, unless waiting commands need it. Continues in the next turn if the ring has no room.

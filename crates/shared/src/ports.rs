@@ -61,6 +61,8 @@ pub(crate) struct PortSide {
     /// Number of notes that the home has acknowledged, and whether a later one has failed.
     pub(crate) noted: AtomicU64,
     pub(crate) notes_failed: AtomicBool,
+    /// Number of the last call of the home.
+    pub(crate) calls: AtomicU32,
     pub(crate) notifier: Notifier,
 }
 
@@ -201,6 +203,7 @@ impl HomeSide {
             closed: AtomicBool::new(false),
             noted: AtomicU64::new(0),
             notes_failed: AtomicBool::new(false),
+            calls: AtomicU32::new(0),
             notifier,
         });
         let ((outgoing, requests), (answers, incoming)) = (ring(REQUESTS), ring(ANSWERS));

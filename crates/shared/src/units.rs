@@ -16,6 +16,8 @@ pub struct Units {
     owners: Vec<u16>,
     /// Free units; the next one is the last.
     free: Vec<u32>,
+    /// Free units that are taken after all others.
+    last: Vec<u32>,
     /// Number of units that ports have.
     held: u64,
     /// Next unit that the reclaim under way looks at.
@@ -34,7 +36,7 @@ impl Units {
     /// Returns the number of free units.
     #[must_use]
     pub fn free(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.last.len()
     }
 
     /// Returns the number of units that ports have.
@@ -45,7 +47,7 @@ impl Units {
 
     /// Takes a free unit for a port; none if there is none.
     pub fn take(&mut self, port: PortNumber) -> Option<u32> {
-        let unit = self.free.pop()?;
+        let unit = self.free.pop().or_else(|| self.last.pop())?;
         self.owners[unit as usize] = port.0;
         self.held += 1;
         Some(unit)
@@ -59,6 +61,18 @@ impl Units {
         } else {
             debug_assert!(false, "unit {unit} does not belong to its giver");
         }
+    }
+
+    /// Takes a unit back from a port that has it. It is taken again after all others. Returns false if the port does not
+    /// have it.
+    #[must_use]
+    pub fn give_back_last(&mut self, port: PortNumber, unit: u32) -> bool {
+        let is_held = self.use_up(port, unit);
+        if is_held {
+            self.owners[unit as usize] = FREE;
+            self.last.push(unit);
+        }
+        is_held
     }
 
     /// Takes a unit of a port into use by the object. Returns false if the port does not have it.

@@ -42,12 +42,13 @@ fn is_on_device(namespace: &NamespaceSpec) -> bool {
     namespace.target == TargetKind::Nvme && is_device
 }
 
+/// A volume of a thin pool lies on a file or device, and its allocations are durable before their writes are acknowledged.
 fn outlives_daemon(namespace: &NamespaceSpec) -> bool {
-    is_kept(namespace.target) || is_on_device(namespace)
+    is_kept(namespace.target) || is_on_device(namespace) || namespace.target == TargetKind::Thin
 }
 
 fn is_continued(namespace: &NamespaceSpec) -> bool {
-    outlives_daemon(namespace) || namespace.target == TargetKind::NvmeTcp
+    is_kept(namespace.target) || is_on_device(namespace) || namespace.target == TargetKind::NvmeTcp
 }
 
 /// Returns whether `is_so` for the targets of all layers, and no function holds writes.

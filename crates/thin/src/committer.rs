@@ -1,100 +1,19 @@
 //! The home of a pool: free extents, maps of all volumes, and the log of their changes.
 
 use crate::block::PAYLOAD;
-use crate::book::{Book, Change, NAME_MAX, VolumeUse, is_size};
+use crate::book::{Change, NAME_MAX, VolumeUse, is_size};
+use crate::clones::PendingClone;
+use crate::extents::{Extents, Note};
 use crate::layout::{EXTENT, Layout};
-use crate::map::Map;
+use crate::map::{Map, SHARED};
 use crate::pool::{Error, PoolUse};
 use crate::storage::Storage;
 use crate::store::{Store, StoreError};
-use sluice_shared::{Connection, Home, Object, PortNumber, Unit, Units};
-use std::collections::{BTreeMap, VecDeque};
+use sluice_shared::{Connection, Home, PortNumber};
 use std::io;
 
 /// Changes of one record, at most.
 const RECORD_MAX: usize = PAYLOAD / 16;
-
-/// Flag of a map's word: other volumes have the extent, too.
-pub(crate) const SHARED: u32 = 1 << 31;
-
-/// Extents of a pool with their owners.
-#[derive(Debug)]
-pub(crate) struct Extents {
-    book: Book,
-    units: Units,
-    /// Volume of each port.
-    users: BTreeMap<PortNumber, u32>,
-    /// Changes that are not written yet, and the number of extents in them.
-    notes: VecDeque<(PortNumber, Change)>,
-    noted: u64,
-    mappings_max: u64,
-    /// A port has sent a note that contradicts the state.
-    is_spoiled: bool,
-}
-
-impl Extents {
-    fn new(book: Book, mappings_max: u64) -> Self {
-        let (users, notes) = (BTreeMap::new(), VecDeque::new());
-        let units = Units::default();
-        let mut extents = Self { book, units, users, notes, noted: 0, mappings_max, is_spoiled: false };
-        extents.adopt();
-        extents
-    }
-
-    /// Adds the extents that the book has, and the units lack.
-    fn adopt(&mut self) {
-        let book = &self.book;
-        self.units.grow(book.extents(), |extent| book.references(extent) > 0);
-    }
-
-    /// Returns the number of extents that volumes have taken, and that are no mappings yet.
-    fn given(&self) -> u64 {
-        self.units.held() + self.noted
-    }
-
-    /// Returns the change of a note, if the port may make it.
-    fn change(&mut self, port: PortNumber, word: u64) -> Option<Change> {
-        let (logical, physical) = (word as u32, ((word >> 32) as u32).checked_sub(1));
-        let volume = *self.users.get(&port)?;
-        let size = self.book.volume(volume)?.size;
-        if let Some(extent) = physical {
-            if !self.units.use_up(port, extent) {
-                return None;
-            }
-            self.noted += 1;
-        }
-        (u64::from(logical) < size / EXTENT).then_some(Change::Map { volume, logical, physical })
-    }
-}
-
-impl Object for Extents {
-    fn take(&mut self, port: PortNumber) -> Option<Unit> {
-        if self.book.mappings() + self.given() >= self.mappings_max {
-            return None;
-        }
-        self.units.take(port).map(Unit::from)
-    }
-
-    fn give_back(&mut self, port: PortNumber, unit: Unit) {
-        self.units.give_back(port, unit);
-    }
-
-    fn note(&mut self, port: PortNumber, word: u64) {
-        match self.change(port, word) {
-            Some(change) => self.notes.push_back((port, change)),
-            None => self.is_spoiled = true,
-        }
-    }
-
-    fn reclaim(&mut self, port: PortNumber, limit: usize) -> bool {
-        // Notes of the port are written before its number and its volume have another user.
-        let is_over = self.units.reclaim(port, limit) && self.notes.iter().all(|(of, _)| *of != port);
-        if is_over {
-            self.users.remove(&port);
-        }
-        is_over
-    }
-}
 
 /// A volume that was opened.
 #[derive(Debug)]
@@ -109,9 +28,11 @@ pub(crate) struct Opened {
 #[derive(Debug)]
 pub(crate) struct Committer<S> {
     pub(crate) home: Home<Extents>,
-    store: Store<S>,
+    pub(crate) store: Store<S>,
     /// Reason for which nothing is written any more.
-    failure: Option<String>,
+    pub(crate) failure: Option<String>,
+    /// Clones of volumes in use, which wait for a barrier.
+    pub(crate) clones: Vec<PendingClone>,
 }
 
 impl<S: Storage> Committer<S> {
@@ -127,7 +48,7 @@ impl<S: Storage> Committer<S> {
 
     fn of((store, book): (Store<S>, Book)) -> Result<Self, Error> {
         let home = Home::new(Extents::new(book, store.layout().mappings_max))?;
-        Ok(Self { home, store, failure: None })
+        Ok(Self { home, store, failure: None, clones: Vec::new() })
     }
 
     pub(crate) fn layout(&self) -> Layout {
@@ -151,25 +72,50 @@ impl<S: Storage> Committer<S> {
         if self.home.object().is_spoiled && self.failure.is_none() {
             self.fail("a volume has sent a change that contradicts its state".to_owned());
         }
-        while !self.home.object().notes.is_empty() {
+        while let Some((port, note)) = self.home.object().notes.front().cloned() {
             if self.failure.is_some() {
                 return count + self.refuse_notes();
             }
-            let first: Vec<_> = self.home.object().notes.iter().take(RECORD_MAX).cloned().collect();
-            let changes: Vec<Change> = first.iter().map(|(_, change)| change.clone()).collect();
-            match self.store.commit(&self.home.object().book, &changes) {
-                Ok(written) => {
-                    for (port, change) in &first[..written] {
-                        self.apply(change);
-                        self.home.object_mut().notes.pop_front();
-                        self.home.acknowledge(*port, 1);
-                    }
-                    count += written;
+            count += match note {
+                Note::Change(_) => self.commit_changes(),
+                Note::Barrier => {
+                    self.make_clones(port);
+                    self.acknowledge(port)
                 }
-                Err(error) => self.fail(of_store(error).to_string()),
-            }
+                Note::Done => self.acknowledge(port),
+            };
         }
         count
+    }
+
+    /// Writes the first changes. Returns how many.
+    fn commit_changes(&mut self) -> usize {
+        let is_change = |(port, note): &(PortNumber, Note)| match note {
+            Note::Change(change) => Some((*port, change.clone())),
+            _ => None,
+        };
+        let (ports, changes): (Vec<PortNumber>, Vec<Change>) =
+            self.home.object().notes.iter().map_while(is_change).take(RECORD_MAX).unzip();
+        match self.store.commit(&self.home.object().book, &changes) {
+            Ok(written) => {
+                for (port, change) in ports.iter().zip(&changes).take(written) {
+                    self.apply(change);
+                    self.acknowledge(*port);
+                }
+                written
+            }
+            Err(error) => {
+                self.fail(of_store(error).to_string());
+                0
+            }
+        }
+    }
+
+    /// Acknowledges the first note, which is the port's. Returns the number of notes.
+    fn acknowledge(&mut self, port: PortNumber) -> usize {
+        self.home.object_mut().notes.pop_front();
+        self.home.acknowledge(port, 1);
+        1
     }
 
     fn refuse_notes(&mut self) -> usize {
@@ -183,6 +129,7 @@ impl<S: Storage> Committer<S> {
         self.failure = Some(words);
         let ports: Vec<PortNumber> = self.home.object().users.keys().copied().collect();
         ports.into_iter().for_each(|port| self.home.fail_notes(port));
+        self.fail_clones();
     }
 
     /// Applies a change that is durable.
@@ -205,7 +152,7 @@ impl<S: Storage> Committer<S> {
         self.write(change)
     }
 
-    fn write(&mut self, change: Change) -> Result<(), Error> {
+    pub(crate) fn write(&mut self, change: Change) -> Result<(), Error> {
         if let Some(words) = &self.failure {
             return Err(Error::Failed(words.clone()));
         }
@@ -218,18 +165,24 @@ impl<S: Storage> Committer<S> {
         Ok(())
     }
 
-    fn find(&self, name: &str) -> Option<u32> {
+    pub(crate) fn find(&self, name: &str) -> Option<u32> {
         self.home.object().book.find(name).map(|(number, _)| number)
     }
 
-    fn is_open(&self, number: u32) -> bool {
-        self.home.object().users.values().any(|of| *of == number)
+    /// Returns the port that uses a volume.
+    pub(crate) fn user(&self, number: u32) -> Option<PortNumber> {
+        self.home.object().users.iter().find(|(_, of)| **of == number).map(|(port, _)| *port)
     }
 
-    /// Returns the number of a volume that no namespace uses.
-    fn closed(&self, name: &str) -> Result<u32, Error> {
+    /// Returns the number of a volume that no namespace uses. A user that has gone is waited for: its units are reclaimed
+    /// in steps, each of which ends.
+    pub(crate) fn closed(&mut self, name: &str) -> Result<u32, Error> {
         let number = self.find(name).ok_or_else(|| Error::NoVolume(name.to_owned()))?;
-        if self.is_open(number) { Err(Error::InUse(name.to_owned())) } else { Ok(number) }
+        self.turn();
+        while self.user(number).is_some_and(|port| self.home.is_closing(port)) {
+            self.turn();
+        }
+        if self.user(number).is_some() { Err(Error::InUse(name.to_owned())) } else { Ok(number) }
     }
 
     /// Opens a volume for a port. A volume that does not exist is made, with this size; one that is smaller grows.
@@ -263,7 +216,7 @@ impl<S: Storage> Committer<S> {
         Ok(Opened { number, size, map })
     }
 
-    fn new_number(&self, name: &str, size: u64) -> Result<u32, Error> {
+    pub(crate) fn new_number(&self, name: &str, size: u64) -> Result<u32, Error> {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(Error::Impossible(format!("the name of a volume has 1 to {NAME_MAX} bytes")));
         }
@@ -277,25 +230,6 @@ impl<S: Storage> Committer<S> {
             .book
             .next_number()
             .ok_or_else(|| Error::Impossible(format!("a pool has {} volumes at most", crate::VOLUMES_MAX)))
-    }
-
-    /// Makes a volume with the content of another one, which no namespace uses at this moment.
-    pub(crate) fn clone_volume(&mut self, name: &str, from: &str) -> Result<(), Error> {
-        // No extent is given away between the check of the room and the change.
-        self.turn();
-        let source = self.closed(from)?;
-        if self.find(name).is_some() {
-            return Err(Error::Impossible(format!("there is a volume `{name}` already")));
-        }
-        let book = &self.home.object().book;
-        let (size, mapped) = book.volume(source).map_or((0, 0), |volume| (volume.size, volume.mapped));
-        if book.mappings() + self.home.object().given() + mapped > self.home.object().mappings_max {
-            return Err(Error::Impossible(
-                "the metadata of the pool has no room for so many shared extents".to_owned(),
-            ));
-        }
-        let volume = self.new_number(name, size)?;
-        self.write(Change::Clone { volume, name: name.to_owned(), from: source })
     }
 
     /// Deletes a volume that no namespace uses.
@@ -334,12 +268,13 @@ impl<S: Storage> Committer<S> {
             size: volume.size,
             allocated: volume.mapped * EXTENT,
             exclusive: counts.then(|| extents.book.exclusive(volume)),
-            is_open: self.is_open(number),
+            is_open: self.user(number).is_some(),
         };
         PoolUse {
             size: u64::from(extents.book.extents()) * EXTENT,
             free: extents.units.free() as u64 * EXTENT,
             credit: extents.given() * EXTENT,
+            bad: extents.bad * EXTENT,
             users: extents.users.len(),
             volumes: extents.book.volumes().map(volume).collect(),
             failure: self.failure.clone(),
@@ -347,7 +282,7 @@ impl<S: Storage> Committer<S> {
     }
 
     #[cfg(test)]
-    pub(crate) fn book(&self) -> &Book {
+    pub(crate) fn book(&self) -> &crate::book::Book {
         &self.home.object().book
     }
 }

@@ -23,10 +23,13 @@
 
 mod block;
 mod book;
+mod clones;
 mod committer;
+mod extents;
 mod layer;
 mod layout;
 mod map;
+mod note;
 mod pool;
 mod storage;
 mod store;

@@ -6,14 +6,15 @@ use crate::layer::{OnFull, Parts, ThinPort};
 use crate::layout::Layout;
 use crate::storage::{ReadOnly, Storage};
 use crate::store::examine;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_shared::{Connection, HomeSide, Refused};
 use std::any::Any;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use std::{error, fmt, io, thread};
 
 /// Reason for which a pool does not do something.
@@ -25,6 +26,8 @@ pub enum Error {
     /// The metadata cannot be written any more.
     Failed(String),
     InUse(String),
+    /// Commands of a volume have not ended for a while.
+    Busy(String),
     NoVolume(String),
     Impossible(String),
     Port(Refused),
@@ -39,6 +42,7 @@ impl fmt::Display for Error {
             Self::Refused(words) | Self::Impossible(words) => f.write_str(words),
             Self::Failed(words) => write!(f, "the metadata of the pool cannot be written: {words}"),
             Self::InUse(name) => write!(f, "volume `{name}` is in use by another namespace"),
+            Self::Busy(name) => write!(f, "commands of volume `{name}` have not ended for 10 s"),
             Self::NoVolume(name) => write!(f, "there is no volume `{name}` in the pool"),
             Self::Port(error) => write!(f, "{error}"),
             Self::Gone => f.write_str("the pool has ended"),
@@ -48,7 +52,7 @@ impl fmt::Display for Error {
 
 impl error::Error for Error {}
 
-/// Space of a pool. The bytes in use are exactly `size - free - credit`.
+/// Space of a pool. The bytes in use are exactly `size - free - credit - bad`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolUse {
     /// Bytes of all extents.
@@ -57,6 +61,8 @@ pub struct PoolUse {
     pub free: u64,
     /// Bytes that volumes have taken in advance, or that are being mapped.
     pub credit: u64,
+    /// Bytes of extents that the device does not write. They are left out until the pool is opened again.
+    pub bad: u64,
     /// Namespaces that use the pool.
     pub users: usize,
     pub volumes: Vec<VolumeUse>,
@@ -64,7 +70,7 @@ pub struct PoolUse {
     pub failure: Option<String>,
 }
 
-type Reply<T> = Sender<Result<T, Error>>;
+pub(crate) type Reply<T> = Sender<Result<T, Error>>;
 
 /// Order of a control thread.
 enum Order {
@@ -82,6 +88,8 @@ enum Order {
 pub struct ThinPool {
     orders: Orders,
     layout: Layout,
+    /// The last known space, and the answer that is under way.
+    recent: Mutex<(PoolUse, Option<Receiver<Result<PoolUse, Error>>>)>,
 }
 
 /// The way to the thread of a pool.
@@ -104,12 +112,16 @@ impl Drop for Link {
 
 impl Orders {
     fn call<T>(&self, order: impl FnOnce(Reply<T>) -> Order) -> Result<T, Error> {
+        self.send(order)?.recv().map_err(|_| Error::Gone)?
+    }
+
+    fn send<T>(&self, order: impl FnOnce(Reply<T>) -> Order) -> Result<Receiver<Result<T, Error>>, Error> {
         let (reply, answer) = channel();
         let sender = self.0.sender.lock().unwrap_or_else(PoisonError::into_inner);
         sender.as_ref().and_then(|sender| sender.send(order(reply)).ok()).ok_or(Error::Gone)?;
         drop(sender);
         self.0.side.wake();
-        answer.recv().map_err(|_| Error::Gone)?
+        Ok(answer)
     }
 }
 
@@ -157,7 +169,7 @@ impl ThinPool {
 
     fn run(committer: Committer<impl Storage + 'static>, hold: impl Any + Send) -> Result<Self, Error> {
         let side = Arc::clone(committer.home.side());
-        let layout = committer.layout();
+        let (layout, usage) = (committer.layout(), committer.usage(false));
         let notifier = side.as_fd().try_clone_to_owned()?;
         let (sender, orders) = channel();
         let run = move || {
@@ -166,7 +178,7 @@ impl ThinPool {
         };
         thread::Builder::new().name("thin-pool".to_owned()).spawn(run)?;
         let orders = Orders(Arc::new(Link { sender: Mutex::new(Some(sender)), side }));
-        Ok(Self { orders, layout })
+        Ok(Self { orders, layout, recent: Mutex::new((usage, None)) })
     }
 
     fn call<T>(&self, order: impl FnOnce(Reply<T>) -> Order) -> Result<T, Error> {
@@ -190,10 +202,12 @@ impl ThinPool {
         Ok((ThinPort::new(port, opened, parts), control))
     }
 
-    /// Makes a volume with the content of another one, which shares its extents. Blocks.
+    /// Makes a volume with the content of another one, which shares its extents. If the other one is in use, its content is
+    /// that of one moment between the call and the return. All commands that were acknowledged before the call are in it. A
+    /// write that is under way is in it as a whole, or not at all. The clone is durable. Blocks.
     ///
     /// # Errors
-    /// The other volume is in use.
+    /// Commands of the other volume do not end, or the pool has no room.
     pub fn clone_volume(&self, name: &str, from: &str) -> Result<(), Error> {
         self.call(|reply| Order::Clone(name.to_owned(), from.to_owned(), reply))
     }
@@ -235,6 +249,25 @@ impl ThinPool {
     /// The metadata cannot be written.
     pub fn settle(&self) -> Result<(), Error> {
         self.call(Order::Settle)
+    }
+
+    /// Returns the space of the pool and of its volumes. The thread of the pool may be writing a checkpoint: after `limit`
+    /// the space of an earlier call is returned. Blocks.
+    ///
+    /// # Errors
+    /// The pool has ended.
+    pub fn recent_usage(&self, limit: Duration) -> Result<PoolUse, Error> {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = match recent.1.take() {
+            Some(answer) => answer,
+            None => self.orders.send(|reply| Order::Usage(false, reply))?,
+        };
+        match answer.recv_timeout(limit) {
+            Ok(usage) => recent.0 = usage?,
+            Err(RecvTimeoutError::Timeout) => recent.1 = Some(answer),
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::Gone),
+        }
+        Ok(recent.0.clone())
     }
 
     /// Returns the space of the pool and of its volumes. `counts` if the exclusive extents are counted, which takes a
@@ -283,6 +316,9 @@ fn serve<S: Storage>(mut committer: Committer<S>, orders: &Receiver<Order>, noti
     let mut is_left = false;
     loop {
         let mut work = committer.turn();
+        if committer.deadline().is_some() {
+            work += committer.look_at_clones(Instant::now());
+        }
         work += take_orders(&mut committer, orders, &mut is_left);
         if work > 0 {
             continue;
@@ -294,7 +330,9 @@ fn serve<S: Storage>(mut committer: Committer<S>, orders: &Receiver<Order>, noti
         let is_idle = !committer.home.arm() && take_orders(&mut committer, orders, &mut is_left) == 0;
         if is_idle && is_left == was_left {
             // An error is a spurious wake-up.
-            let _ = poll(&mut [PollFd::new(notifier, PollFlags::IN)], None);
+            let left = committer.deadline().map(|at| at.saturating_duration_since(Instant::now()));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            let _ = poll(&mut [PollFd::new(notifier, PollFlags::IN)], left.as_ref());
         }
         committer.home.disarm();
         let _ = rustix::io::read(notifier, &mut [0; 8]);
@@ -327,7 +365,7 @@ fn execute<S: Storage>(committer: &mut Committer<S>, order: Order) {
         Order::Open(name, size, connection, reply) => {
             drop(reply.send(committer.open_volume(&name, size, connection)));
         }
-        Order::Clone(name, from, reply) => drop(reply.send(committer.clone_volume(&name, &from))),
+        Order::Clone(name, from, reply) => committer.order_clone(name, from, Instant::now(), reply),
         Order::Delete(name, reply) => drop(reply.send(committer.delete_volume(&name))),
         Order::Resize(name, size, reply) => drop(reply.send(committer.resize_volume(&name, size))),
         Order::Grow(size, reply) => drop(reply.send(committer.grow(size))),

@@ -126,6 +126,11 @@ impl<S: Storage> Store<S> {
         Ok(count)
     }
 
+    /// Makes all earlier writes to the device durable, also those of volumes.
+    pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
+        Ok(self.storage.flush()?)
+    }
+
     fn checkpoint(&mut self, book: &Book) -> Result<(), StoreError> {
         self.writer.checkpoint();
         self.run(book, &[])

@@ -4,4 +4,5 @@ mod disk;
 mod power;
 mod rig;
 mod rules;
+mod snapshots;
 mod stack;

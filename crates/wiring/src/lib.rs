@@ -42,8 +42,8 @@ pub use remote::tls_keys;
 use shared::Pools;
 use sluice_control::config::{Metrics, Settings};
 use sluice_control::drives::{
-    Engine, HandedOver, PersistRequest, ReactorCounters, Remembered, Running, SharedView, WatchedTurn,
-    WatchedTurns,
+    Engine, HandedOver, PersistRequest, ReactorCounters, Remembered, Running, SharedView, VolumeView,
+    WatchedTurn, WatchedTurns,
 };
 use sluice_controller::LatencyClock;
 use sluice_frontend_tcp::Directory;
@@ -278,6 +278,18 @@ impl Engine for Wiring {
 
     fn grow_shared(&self, pool: &str, size: Size) -> Result<(), ApiError> {
         self.pools.grow(pool, size)
+    }
+
+    fn volumes(&self, pool: &str) -> Result<Vec<VolumeView>, ApiError> {
+        self.pools.thin(pool)?.volumes()
+    }
+
+    fn clone_volume(&self, pool: &str, from: &str, to: &str) -> Result<(), ApiError> {
+        self.pools.thin(pool)?.clone_volume(from, to)
+    }
+
+    fn delete_volume(&self, pool: &str, volume: &str) -> Result<(), ApiError> {
+        self.pools.thin(pool)?.delete_volume(volume)
     }
 
     fn retry_shared(&self, pool: &str) -> Result<(), ApiError> {

@@ -75,7 +75,7 @@ impl Pool {
                 let usage = disk.usage()?;
                 (view.size, view.free, view.users) = (Size(usage.size), Size(usage.free), usage.users);
                 view.volumes = usage.volumes.into_iter().map(volume_view).collect();
-                view.problem = usage.failure;
+                (view.bad, view.problem) = (Size(usage.bad), usage.failure);
             }
             Err(problem) => view.problem = Some(problem.in_one_line()),
         }

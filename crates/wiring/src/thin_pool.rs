@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 const IN_USE_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// Time that the space of a pool is waited for while it writes.
+const USAGE_LIMIT: Duration = Duration::from_millis(100);
+
 /// Bytes of a block of a pool's device, the smallest of all namespaces.
 const BLOCK_SIZE: u32 = 512;
 
@@ -114,8 +117,24 @@ impl ThinDisk {
         self.pool.settle().map_err(|error| volume_problem(&self.name, &error))
     }
 
+    /// Returns the volumes with the bytes that only they have. Waits for the thread of the pool. Blocks.
+    pub(super) fn volumes(&self) -> Result<Vec<VolumeView>, ApiError> {
+        let usage = self.pool.usage(true).map_err(|error| volume_problem(&self.name, &error))?;
+        Ok(usage.volumes.into_iter().map(volume_view).collect())
+    }
+
+    /// Makes a volume with the content of another one. Blocks.
+    pub(super) fn clone_volume(&self, from: &str, to: &str) -> Result<(), ApiError> {
+        self.pool.clone_volume(to, from).map_err(|error| volume_problem(&self.name, &error))
+    }
+
+    /// Deletes a volume. Blocks.
+    pub(super) fn delete_volume(&self, volume: &str) -> Result<(), ApiError> {
+        self.pool.delete_volume(volume).map_err(|error| volume_problem(&self.name, &error))
+    }
+
     pub(super) fn usage(&self) -> Result<PoolUse, ApiError> {
-        self.pool.usage(false).map_err(|error| volume_problem(&self.name, &error))
+        self.pool.recent_usage(USAGE_LIMIT).map_err(|error| volume_problem(&self.name, &error))
     }
 }
 
@@ -170,8 +189,9 @@ pub(super) fn examine(spec: &SharedSpec, in_use: bool) -> Result<(), ApiError> {
 }
 
 pub(super) fn volume_view(volume: VolumeUse) -> VolumeView {
-    let VolumeUse { name, size, allocated, is_open, .. } = volume;
-    VolumeView { name, size: Size(size), allocated: Size(allocated), in_use: is_open }
+    let VolumeUse { name, size, allocated, exclusive, is_open } = volume;
+    let exclusive = exclusive.map(Size);
+    VolumeView { name, size: Size(size), allocated: Size(allocated), exclusive, in_use: is_open }
 }
 
 /// Converts an error of a pool, whose message includes the volume.
@@ -180,6 +200,8 @@ pub(super) fn volume_problem(pool: &str, error: &Error) -> ApiError {
     match error {
         Error::InUse(_) => ApiError::new(Kind::InUse, words)
             .hint("`sluice drive list` shows the drives: each volume has one namespace"),
+        Error::Busy(_) => ApiError::new(Kind::InUse, words)
+            .hint("`sluice drive show` shows its commands; a device that does not answer is in the log"),
         Error::NoVolume(_) => {
             ApiError::not_found(words).hint(format!("`sluice shared volume list {pool}` shows what there is"))
         }

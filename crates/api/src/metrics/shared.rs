@@ -3,13 +3,19 @@
 use super::{Family, escaped, family};
 use sluice_control::drives::{SharedView, VolumeView};
 
-const OBJECTS: [Family<'static, SharedView>; 3] = [
+const OBJECTS: [Family<'static, SharedView>; 4] = [
     family("sluice_shared_size_bytes", "gauge", "Bytes of the object.", |it| it.size.0),
     family(
         "sluice_shared_free_bytes",
         "gauge",
         "Bytes that no drive has, neither in use nor in advance.",
         |it| it.free.0,
+    ),
+    family(
+        "sluice_shared_bad_bytes",
+        "gauge",
+        "Bytes that the device of a thin pool does not write, and that are left out.",
+        |it| it.bad.0,
     ),
     family("sluice_shared_users", "gauge", "Namespaces that use the object.", |it| it.users as u64),
 ];

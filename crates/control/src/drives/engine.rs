@@ -96,6 +96,23 @@ pub trait Engine: Send + Sync {
     /// Opens the thin pools that no drive has opened, after another process has given them up. Blocks.
     fn open_shared(&self) {}
 
+    /// Returns the volumes of a thin pool, with the bytes that only they have. Blocks.
+    fn volumes(&self, pool: &str) -> Result<Vec<VolumeView>, ApiError> {
+        self.plan_growth(pool, None).map(|_| Vec::new())
+    }
+
+    /// Makes a volume of a thin pool with the content of another one, in use or not. Blocks.
+    fn clone_volume(&self, pool: &str, from: &str, to: &str) -> Result<(), ApiError> {
+        let _ = (from, to);
+        self.plan_growth(pool, None).map(drop)
+    }
+
+    /// Deletes a volume of a thin pool that no namespace uses. Blocks.
+    fn delete_volume(&self, pool: &str, volume: &str) -> Result<(), ApiError> {
+        let _ = volume;
+        self.plan_growth(pool, None).map(drop)
+    }
+
     /// Creates a group, or changes its limits.
     fn set_group(&self, name: &str, limits: QosLimits) -> Result<(), GroupRefused> {
         let _ = (name, limits);
@@ -119,6 +136,10 @@ pub trait Engine: Send + Sync {
     }
 }
 
+fn is_zero(size: &Size) -> bool {
+    size.0 == 0
+}
+
 /// A shared object with its use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SharedView {
@@ -133,6 +154,9 @@ pub struct SharedView {
     pub free: Size,
     /// Number of namespaces that use the object.
     pub users: usize,
+    /// Bytes that the device of a thin pool does not write. They are left out until the pool is opened again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub bad: Size,
     /// Volumes of a thin pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeView>,
@@ -149,6 +173,9 @@ pub struct VolumeView {
     pub size: Size,
     /// Bytes of its extents. Volumes may share extents.
     pub allocated: Size,
+    /// Bytes that no other volume has: a deletion gives them back. Only in the list of one pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exclusive: Option<Size>,
     /// Whether a namespace uses the volume.
     pub in_use: bool,
 }

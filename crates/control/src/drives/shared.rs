@@ -1,7 +1,7 @@
 //! Shared objects: grown under running drives, and opened again.
 
 use super::storage::Insist;
-use super::{Drives, SharedView, lock};
+use super::{Drives, SharedView, VolumeView, lock};
 use crate::config::Config;
 use crate::state::{GrownPool, Saved, StateFile};
 use sluice_spec::error::{ApiError, Kind};
@@ -104,6 +104,47 @@ impl Drives {
         drop(specs);
         tracing::info!("pool {name} has grown to {size}");
         self.shared_view(name)
+    }
+
+    /// Returns the volumes of a thin pool.
+    pub fn volumes(&self, pool: &str) -> Result<Vec<VolumeView>, ApiError> {
+        self.engine.volumes(pool)
+    }
+
+    /// Makes a volume of a thin pool with the content of another one. If a drive uses the other one, its writes wait for a
+    /// moment.
+    ///
+    /// # Errors
+    /// There is no such volume, or one of the new name, or no room.
+    pub fn clone_volume(&self, pool: &str, from: &str, to: &str) -> Result<VolumeView, ApiError> {
+        self.may_change()?;
+        self.engine.clone_volume(pool, from, to)?;
+        tracing::info!("pool {pool}: volume {} is a clone of {}", to.escape_debug(), from.escape_debug());
+        let made = self.engine.volumes(pool)?.into_iter().find(|volume| volume.name == to);
+        made.ok_or_else(|| {
+            ApiError::conflict(format!("volume `{}` was deleted meanwhile", to.escape_debug()))
+        })
+    }
+
+    /// Deletes a volume of a thin pool.
+    ///
+    /// # Errors
+    /// A drive uses it, open or not.
+    pub fn delete_volume(&self, pool: &str, volume: &str) -> Result<(), ApiError> {
+        self.may_change()?;
+        let has = |drive: &DriveSpec| {
+            let mut namespaces = drive.namespaces.iter();
+            namespaces.any(|it| it.shared.as_deref() == Some(pool) && it.volume.as_deref() == Some(volume))
+        };
+        let user = lock(&self.entries).values().find(|entry| has(&entry.spec)).map(|it| it.spec.name.clone());
+        if let Some(drive) = user {
+            let volume = volume.escape_debug();
+            return Err(ApiError::new(Kind::InUse, format!("volume `{volume}` is that of drive `{drive}`"))
+                .hint(format!("`sluice drive delete {drive}` first, which keeps the volume")));
+        }
+        self.engine.delete_volume(pool, volume)?;
+        tracing::info!("pool {pool}: volume {} deleted", volume.escape_debug());
+        Ok(())
     }
 
     /// Opens a thin pool that did not open, and the drives that failed without it.

@@ -94,5 +94,6 @@ mod upgrade;
 mod vmm;
 #[allow(dead_code, reason = "tests of power use all of it in time")]
 mod volatile;
+mod volumes;
 mod ways;
 mod wire;

@@ -83,7 +83,7 @@ fn a_thin_pool_outlives_a_killed_daemon_and_a_full_one_is_grown() {
     assert_eq!(used, [2 * EXTENT as u64, count * EXTENT as u64]);
     let message = daemon.ok(&["shared", "list"]);
     let volume = message.lines().find(|line| line.starts_with("v0 ")).expect("the volumes are listed");
-    assert_eq!(volume.split_whitespace().collect::<Vec<_>>(), ["v0", "thin", "1TiB", "128KiB", "yes"]);
+    assert_eq!(volume.split_whitespace().collect::<Vec<_>>(), ["v0", "thin", "1TiB", "128KiB", "-", "yes"]);
     let metrics = block_on(Client::new(daemon.api()).get_text("/metrics")).expect("an answer");
     for line in [
         format!("sluice_shared_size_bytes{{shared=\"thin\",type=\"thin\"}} {size}"),

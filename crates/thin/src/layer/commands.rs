@@ -2,8 +2,8 @@
 
 use super::extents::{Note, Release};
 use super::{BUSY, PLACE, Thin};
-use crate::committer::SHARED;
 use crate::layout::EXTENT;
+use crate::map::SHARED;
 use sluice_command::{Command, Lane, Operation, Request, Ticket};
 use sluice_nvme::Status;
 use std::ops::Range;
@@ -42,6 +42,9 @@ impl Thin {
 
     /// Returns whether a request must wait for extents, and lists those extents.
     fn must_wait(&mut self, request: &Request) -> bool {
+        if self.barrier.is_on() && request.operation.modifies() {
+            return true;
+        }
         let touched = Self::touched(request);
         match request.operation {
             Operation::Read | Operation::Flush => false,
@@ -140,7 +143,7 @@ impl Thin {
                 // An extent of a concurrent write is as if that came later.
                 if word & BUSY == 0 {
                     self.map.set(extent, BUSY);
-                    self.drain.push(Note { extent, place: None, of: Some(release.ticket) });
+                    self.drain.push(Note::Map { extent, place: None, of: Some(release.ticket) });
                     release.left += 1;
                 }
             }

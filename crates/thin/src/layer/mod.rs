@@ -1,13 +1,17 @@
 //! A volume of a pool: a layer over the pool's device.
 
+mod barrier;
 mod commands;
 mod extents;
+mod grow;
 mod parts;
 
-use crate::committer::{Opened, SHARED};
+use crate::committer::Opened;
 use crate::layout::EXTENT;
-use crate::map::Map;
-use extents::{Growing, Note, Release};
+use crate::map::{BUSY, Map, PLACE};
+use barrier::Barrier;
+use extents::{Note, Release};
+use grow::Growing;
 use sluice_command::{
     Aborted, Characteristics, Command, Controllers, Deallocated, Frame, Lane, Layer, Operation, Storage,
     Ticket,
@@ -24,14 +28,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Number under which the notifier's events arrive; no ticket has it.
 const NOTIFIED: Ticket = Ticket(u32::MAX - 1);
-
-/// Flag of a map's word: the extent is being allocated, copied or released, and writes wait.
-const BUSY: u32 = 1 << 30;
-
-/// Bits of a map's word with the extent of the pool, plus one.
-const PLACE: u32 = BUSY - 1;
-
-const _: () = assert!(crate::EXTENTS_MAX < PLACE && SHARED > BUSY);
 
 /// Extents of a Deallocate that ends soon.
 const DEALLOCATE_EXTENTS: u64 = 1024;
@@ -110,9 +106,8 @@ impl ThinPort {
     /// There is no memory for copies.
     pub fn build_alone(self) -> io::Result<Thin> {
         let Opened { number, map, .. } = self.opened;
-        let is_shared = map.iter().any(|(_, word)| word & SHARED != 0);
-        let memory =
-            is_shared.then(|| SharedRegion::new("thin", GROWING_MAX * EXTENT as usize)).transpose()?;
+        // Pages of it are taken when extents are copied.
+        let memory = SharedRegion::new("thin", GROWING_MAX * EXTENT as usize)?;
         let is_new = map.iter().next().is_none();
         Ok(Thin {
             port: self.port,
@@ -131,6 +126,8 @@ impl ThinPort {
             draining: Vec::new(),
             in_flight: [0; 2],
             epoch: 0,
+            writing: 0,
+            barrier: Barrier::default(),
             leaving: Vec::new(),
             retry_ns: None,
             idle_ns: None,
@@ -150,8 +147,8 @@ pub struct Thin {
     number: u32,
     parts: Parts,
     is_new: bool,
-    /// Memory for copies of shared extents; none in a volume without.
-    memory: Option<SharedRegion>,
+    /// Memory for copies of shared extents.
+    memory: SharedRegion,
     /// Extents that are being allocated or copied.
     growing: Growing,
     /// Parked commands that wait for extents.
@@ -169,6 +166,9 @@ pub struct Thin {
     /// Commands on the device, by epoch.
     in_flight: [u64; 2],
     epoch: usize,
+    /// Commands of hosts on the device that change something.
+    writing: u64,
+    barrier: Barrier,
     /// Extents for the home that the ring had no room for.
     leaving: Vec<u32>,
     /// Time of the next request to a full pool.
@@ -238,6 +238,7 @@ impl Layer for Thin {
         }
         let received = self.port.receive();
         let work = received.messages + self.take_acknowledgements(lane);
+        self.heed_calls(lane);
         if received.refused {
             self.refused(lane);
         }

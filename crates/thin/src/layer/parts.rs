@@ -30,6 +30,7 @@ impl Thin {
         let request = lane.slot(&command).request;
         let is_in_one = request.offset / EXTENT == (request.end().max(1) - 1) / EXTENT;
         self.in_flight[self.epoch] += 1;
+        self.writing += u64::from(request.operation.modifies());
         match self.place(request.offset) {
             Some(offset) if is_in_one => {
                 lane.slot_mut(&command).request.offset = offset;
@@ -60,6 +61,7 @@ impl Thin {
         }
         if count == 0 {
             self.in_flight[epoch] -= 1;
+            self.writing -= u64::from(request.operation.modifies());
             return lane.finish(command, Status::SUCCESS);
         }
         lane.fork(command, count as u32, stage::DIVIDED, [at, epoch as u64], |number, whole, child| {
@@ -81,6 +83,7 @@ impl Thin {
             _ => {}
         }
         self.in_flight[epoch as usize] -= 1;
+        self.writing -= u64::from(lane.slot(&command).request.operation.modifies());
         match frame.stage == stage::EDGES && status.is_success() {
             true => self.begin_release(command, lane),
             false => lane.finish(command, status),
@@ -111,6 +114,7 @@ impl Thin {
             return self.begin_release(command, lane);
         }
         self.in_flight[self.epoch] += 1;
+        self.writing += 1;
         let data = [0, self.epoch as u64];
         lane.fork(command, count as u32, stage::EDGES, data, |number, whole, child| {
             let Part { from, end, offset } = parts[number as usize];

@@ -18,6 +18,10 @@ pub(super) struct Disk {
     /// Writes and flushes until the power fails.
     left: Option<u64>,
     pub(super) is_dead: bool,
+    /// Bytes that cannot be written.
+    pub(super) bad: std::ops::Range<u64>,
+    /// Writes to these bytes.
+    pub(super) refused: u64,
     /// Writes and flushes so far.
     pub(super) count: u64,
     random: Random,
@@ -33,7 +37,18 @@ impl SharedDisk {
         durable[..blank].fill(0);
         let current = durable.clone();
         let (cache, left, is_dead, count) = (Vec::new(), None, false, 0);
-        Self(Arc::new(Mutex::new(Disk { durable, current, cache, left, is_dead, count, random })))
+        let (bad, refused) = (0..0, 0);
+        Self(Arc::new(Mutex::new(Disk {
+            durable,
+            current,
+            cache,
+            left,
+            is_dead,
+            bad,
+            refused,
+            count,
+            random,
+        })))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Disk> {
@@ -69,6 +84,10 @@ impl Disk {
 
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> bool {
         if self.is_dead {
+            return false;
+        }
+        if at < self.bad.end && self.bad.start < at + bytes.len() as u64 {
+            self.refused += 1;
             return false;
         }
         let fails = self.fails();

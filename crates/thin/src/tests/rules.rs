@@ -8,6 +8,8 @@ use crate::{EXTENT, Error};
 use sluice_command::{Operation, Request};
 use sluice_functions::Random;
 use sluice_nvme::Status;
+use std::sync::mpsc::channel;
+use std::time::Instant;
 
 const DISK: usize = 3 << 20;
 
@@ -217,4 +219,119 @@ fn an_extent_is_not_free_while_an_earlier_command_is_on_it() {
     assert_eq!(ended, [read, given]);
     assert_eq!(volume.data(read, 512), [1; 512]);
     assert_eq!(home.usage(true).volumes[0].allocated, 0);
+}
+
+/// Runs the commands of a volume with its home, without the time of a command.
+fn settle(volume: &mut Volume, home: &mut Home) {
+    let mut random = Random::new(1);
+    for _ in 0..100 {
+        while volume.execute(&mut random) {}
+        home.turn();
+        volume.poll();
+    }
+}
+
+#[test]
+fn a_clone_of_a_volume_in_use_has_the_writes_of_before_and_none_of_later() {
+    let (disk, mut home) = pool();
+    let mut volume = open(&mut home, &disk, "a");
+    (0..2).for_each(|extent| assert_eq!(write(&mut volume, &mut home, extent, 1), Some(Status::SUCCESS)));
+    // One write is with the device when the clone is ordered, and one comes later.
+    let early = volume.submit(request(Operation::Write, 4096, 512), &[2; 512]);
+    let (reply, answer) = channel();
+    home.order_clone("b".to_owned(), "a".to_owned(), Instant::now(), reply);
+    volume.poll();
+    let late = volume.submit(request(Operation::Write, EXTENT + 4096, 512), &[3; 512]);
+    for _ in 0..100 {
+        home.turn();
+        volume.poll();
+    }
+    assert!(answer.try_recv().is_err() && volume.ended.is_empty(), "the device has a write");
+    // Reads do not wait.
+    let place = volume.submit(request(Operation::Read, EXTENT + 4096, 512), &[]);
+    assert!(
+        (0..9).any(|_| volume.execute(&mut Random::new(2)) && volume.ended.iter().any(|it| it.0 == place))
+    );
+    settle(&mut volume, &mut home);
+    assert!(matches!(answer.try_recv(), Ok(Ok(()))));
+    let mut ended: Vec<usize> = volume.ended.iter().map(|it| it.0).filter(|it| *it != place).collect();
+    ended.sort_unstable();
+    assert_eq!(ended, [early.min(late), early.max(late)]);
+    let mut clone = open(&mut home, &disk, "b");
+    for (extent, [own, cloned]) in [(0, [2, 2]), (1, [3, 1])] {
+        assert_eq!(read(&mut volume, &mut home, extent * EXTENT + 4096), [own; 512]);
+        assert_eq!(read(&mut clone, &mut home, extent * EXTENT + 4096), [cloned; 512]);
+    }
+    // A second one of the same volume.
+    let (reply, answer) = channel();
+    home.order_clone("c".to_owned(), "a".to_owned(), Instant::now(), reply.clone());
+    home.order_clone("b".to_owned(), "a".to_owned(), Instant::now(), reply);
+    settle(&mut volume, &mut home);
+    assert!(matches!(answer.try_recv(), Ok(Ok(()))));
+    assert!(matches!(answer.try_recv(), Ok(Err(Error::Impossible(_)))), "there is such a volume");
+    assert_eq!(write(&mut volume, &mut home, 9, 1), Some(Status::SUCCESS), "it goes on");
+}
+
+#[test]
+fn a_clone_is_given_up_while_a_command_does_not_end() {
+    let (disk, mut home) = pool();
+    let mut volume = open(&mut home, &disk, "a");
+    assert_eq!(write(&mut volume, &mut home, 0, 1), Some(Status::SUCCESS));
+    volume.submit(request(Operation::Write, 4096, 512), &[2; 512]);
+    let (reply, answer) = channel();
+    let now = Instant::now();
+    home.order_clone("b".to_owned(), "a".to_owned(), now, reply.clone());
+    volume.poll();
+    volume.submit(request(Operation::Write, 8192, 512), &[3; 512]);
+    assert_eq!(home.look_at_clones(now), 0);
+    let until = home.deadline().expect("it waits");
+    assert_eq!(home.look_at_clones(until), 1);
+    assert!(matches!(answer.try_recv(), Ok(Err(Error::Busy(_)))));
+    assert_eq!(home.deadline(), None);
+    // The later write goes to the device, although the earlier one is still there.
+    volume.poll();
+    let mut random = Random::new(1);
+    assert!(volume.execute(&mut random) && volume.execute(&mut random));
+    assert_eq!(volume.ended.len(), 2);
+    // The user of the volume goes while the next one waits.
+    home.order_clone("b".to_owned(), "a".to_owned(), now, reply);
+    drop(volume);
+    while home.turn() > 0 {}
+    assert_eq!(home.look_at_clones(now), 1);
+    assert!(matches!(answer.try_recv(), Ok(Ok(()))));
+}
+
+#[test]
+fn an_extent_that_the_device_does_not_write_is_left_out() {
+    let (disk, mut home) = pool();
+    let mut volume = open(&mut home, &disk, "a");
+    assert_eq!(write(&mut volume, &mut home, 0, 1), Some(Status::SUCCESS));
+    let data_at = home.layout().data_at();
+    // The extents that are taken next, which are more than the layer has in advance.
+    disk.lock().bad = data_at + 3 * EXTENT..data_at + 5 * EXTENT;
+    let count = fill(&mut volume, &mut home);
+    assert_eq!(count, extents(&home) - 2, "all others are used");
+    let usage = home.usage(true);
+    assert_eq!((usage.bad, usage.free + usage.credit), (2 * EXTENT, 0));
+    assert_eq!(disk.lock().refused, 2, "each is tried once");
+    for extent in 1..count {
+        assert_eq!(read(&mut volume, &mut home, extent * EXTENT + 4096), [7; 512]);
+    }
+    // The next opening tries them again.
+    drop((volume, home));
+    let home = Committer::open(disk.clone(), DISK as u64, 1).expect("it loads");
+    assert_eq!((home.usage(true).bad, home.usage(true).free), (0, 2 * EXTENT));
+}
+
+#[test]
+fn no_extent_is_bad_on_a_device_that_writes_none() {
+    let (disk, mut home) = pool();
+    let mut volume = open(&mut home, &disk, "a");
+    let data_at = home.layout().data_at();
+    disk.lock().bad = data_at..DISK as u64;
+    assert_eq!(write(&mut volume, &mut home, 0, 1), Some(Status::WRITE_FAULT));
+    assert_eq!(disk.lock().refused, 4, "it is not tried for ever");
+    disk.lock().bad = 0..0;
+    assert_eq!(fill(&mut volume, &mut home), extents(&home));
+    assert_eq!(home.usage(true).bad, 0);
 }
