@@ -4,7 +4,7 @@ use crate::{
     Action, FlightId, ModelNamespace, Random, SimClock, SimDisk, SimEngine, Tag, read_tag, write_tag,
 };
 use sluice_command::{Command, Limits, Operation, Origin, Request, Slab, Stack};
-use sluice_memory::{SegmentList, SharedRegion};
+use sluice_memory::{SegmentList, SharedRegion, Space};
 use sluice_nvme::{Status, SubmissionEntry};
 
 /// Workload of a [`StackHost`].
@@ -31,6 +31,7 @@ pub struct StackHost<'a> {
     stack: Stack,
     slab: Slab,
     memory: SharedRegion,
+    space: Space,
     flights: Vec<Option<Flight>>,
     workload: Workload,
     block_size: usize,
@@ -78,6 +79,7 @@ impl<'a> StackHost<'a> {
             model: ModelNamespace::new(top.size / block_size as u64, top.volatile_cache),
             slab: slab_of(&stack, &workload),
             memory: memory.expect("memory for the simulated host"),
+            space: Space::new(),
             flights: (0..workload.depth).map(|_| None).collect(),
             build: Box::new(build),
             last_tag: 0,
@@ -122,7 +124,8 @@ impl<'a> StackHost<'a> {
     /// Runs until every command is back.
     pub fn drain(&mut self) {
         let mut steps = 0u64;
-        while self.in_flight() > 0 {
+        // Layers may still have commands of their own.
+        while self.in_flight() > 0 || self.engine.pending() > 0 {
             self.answer();
             self.wait();
             steps += 1;
@@ -290,6 +293,13 @@ impl<'a> StackHost<'a> {
         }
     }
 
+    /// Gives the polled layers a turn.
+    fn poll(&mut self) {
+        if self.stack.polls() {
+            self.stack.poll(0, &self.space, &mut self.slab, self.clock.now_ns());
+        }
+    }
+
     /// Advances the time, up to the next deadline if there is one.
     fn wait(&mut self) {
         self.clock.advance(self.random.below(1000));
@@ -297,6 +307,7 @@ impl<'a> StackHost<'a> {
             self.clock.advance_to(deadline_ns);
             self.stack.expire(&mut self.slab, self.clock.now_ns());
         }
+        self.poll();
         self.run_completions();
     }
 

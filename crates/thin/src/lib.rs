@@ -23,6 +23,8 @@
 
 mod block;
 mod book;
+#[cfg(feature = "by-hand")]
+mod by_hand;
 mod clones;
 mod committer;
 mod extents;
@@ -37,6 +39,8 @@ mod store;
 mod tests;
 
 pub use book::{Change, EXTENTS_MAX, VOLUMES_MAX, VolumeUse};
+#[cfg(feature = "by-hand")]
+pub use by_hand::PoolByHand;
 pub use layer::{OnFull, Thin, ThinPort};
 pub use layout::{EXTENT, Layout};
 pub use pool::{Error, PoolUse, ThinPool, VolumeControl};

@@ -1,7 +1,10 @@
-//! Map of a volume in two levels, so that memory is used where extents are.
+//! Map of a volume in three levels, so that memory is used where extents are.
 
-/// Entries of the second level.
-const ENTRIES: usize = 1024;
+/// Entries of the last level, 4 MiB of the volume.
+const ENTRIES: usize = 64;
+
+/// Parts of the second level, 512 MiB of the volume.
+const LEAVES: usize = 128;
 
 /// Flag of a word: other volumes have the extent, too.
 pub(crate) const SHARED: u32 = 1 << 31;
@@ -14,18 +17,21 @@ pub(crate) const PLACE: u32 = BUSY - 1;
 
 const _: () = assert!(crate::EXTENTS_MAX < PLACE && SHARED > BUSY);
 
-/// Part of a map.
+/// Entries of a map.
 #[derive(Clone, Debug)]
-struct Chunk {
+struct Leaf {
     words: [u32; ENTRIES],
     /// Round of sharing that the words have.
     round: u32,
 }
 
+/// Part of a map.
+type Branch = [Option<Box<Leaf>>; LEAVES];
+
 /// Map from an extent of a volume to a word; zero without one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Map {
-    chunks: Vec<Option<Box<Chunk>>>,
+    branches: Vec<Option<Box<Branch>>>,
     /// Times that all extents became shared.
     round: u32,
 }
@@ -35,37 +41,39 @@ fn shared(word: u32) -> u32 {
     if word & PLACE == 0 { word } else { word | SHARED }
 }
 
+/// Returns the branch of an extent, the leaf in it, and the entry in that.
+fn place(extent: u32) -> (usize, usize, usize) {
+    let (leaf, entry) = (extent as usize / ENTRIES, extent as usize % ENTRIES);
+    (leaf / LEAVES, leaf % LEAVES, entry)
+}
+
 impl Map {
     #[inline]
     pub(crate) fn get(&self, extent: u32) -> u32 {
-        match self.chunks.get(extent as usize / ENTRIES) {
-            Some(Some(chunk)) => {
-                let word = chunk.words[extent as usize % ENTRIES];
-                if chunk.round == self.round { word } else { shared(word) }
-            }
-            _ => 0,
-        }
+        let (branch, leaf, entry) = place(extent);
+        let Some(Some(branch)) = self.branches.get(branch) else { return 0 };
+        let Some(leaf) = &branch[leaf] else { return 0 };
+        let word = leaf.words[entry];
+        if leaf.round == self.round { word } else { shared(word) }
     }
 
     /// Sets an entry; returns the previous one.
     pub(crate) fn set(&mut self, extent: u32, word: u32) -> u32 {
-        let number = extent as usize / ENTRIES;
-        if number >= self.chunks.len() {
-            if word == 0 {
-                return 0;
-            }
-            self.chunks.resize_with(number + 1, || None);
-        }
-        if word == 0 && self.chunks[number].is_none() {
+        let (branch, leaf, entry) = place(extent);
+        if word == 0 && self.get(extent) == 0 {
             return 0;
         }
-        let round = self.round;
-        let chunk = self.chunks[number].get_or_insert_with(|| Box::new(Chunk { words: [0; ENTRIES], round }));
-        if chunk.round != round {
-            chunk.round = round;
-            chunk.words.iter_mut().for_each(|word| *word = shared(*word));
+        if branch >= self.branches.len() {
+            self.branches.resize_with(branch + 1, || None);
         }
-        std::mem::replace(&mut chunk.words[extent as usize % ENTRIES], word)
+        let round = self.round;
+        let branch = self.branches[branch].get_or_insert_with(|| Box::new([const { None }; LEAVES]));
+        let leaf = branch[leaf].get_or_insert_with(|| Box::new(Leaf { words: [0; ENTRIES], round }));
+        if leaf.round != round {
+            leaf.round = round;
+            leaf.words.iter_mut().for_each(|word| *word = shared(*word));
+        }
+        std::mem::replace(&mut leaf.words[entry], word)
     }
 
     /// Marks all extents as shared. The parts of the map follow when they are changed.
@@ -75,15 +83,19 @@ impl Map {
 
     /// Returns the first entry from `from` on that is not zero, with its extent.
     pub(crate) fn next(&self, from: u32) -> Option<(u32, u32)> {
-        let (mut number, mut inside) = (from as usize / ENTRIES, from as usize % ENTRIES);
-        while number < self.chunks.len() {
-            if let Some(chunk) = &self.chunks[number]
-                && let Some(found) = chunk.words[inside..].iter().position(|word| *word != 0)
-            {
-                let extent = (number * ENTRIES + inside + found) as u32;
-                return Some((extent, self.get(extent)));
+        let (mut branch, mut leaf, mut entry) = place(from);
+        while let Some(found) = self.branches.get(branch) {
+            let leaves = found.as_ref().map_or(&[][..], |branch| branch.get(leaf..).unwrap_or_default());
+            for (number, found) in (leaf..).zip(leaves) {
+                let words =
+                    found.as_ref().map_or(&[][..], |leaf| leaf.words.get(entry..).unwrap_or_default());
+                if let Some(at) = words.iter().position(|word| *word != 0) {
+                    let extent = ((branch * LEAVES + number) * ENTRIES + entry + at) as u32;
+                    return Some((extent, self.get(extent)));
+                }
+                entry = 0;
             }
-            (number, inside) = (number + 1, 0);
+            (branch, leaf, entry) = (branch + 1, 0, 0);
         }
         None
     }
@@ -102,6 +114,30 @@ impl Map {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluice_functions::Random;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_map_is_what_was_set() {
+        for seed in 0..20 {
+            let mut random = Random::new(seed);
+            let (mut map, mut model) = (Map::default(), BTreeMap::new());
+            for _ in 0..2000 {
+                let extent = match random.below(3) {
+                    0 => random.below(200) as u32,
+                    1 => 8190 + random.below(4) as u32,
+                    _ => 1 << random.below(30),
+                };
+                let word = random.below(3) as u32;
+                let before = if word == 0 { model.remove(&extent) } else { model.insert(extent, word) };
+                assert_eq!(map.set(extent, word), before.unwrap_or(0));
+                let from = random.below(9000) as u32;
+                assert_eq!(map.next(from), model.range(from..).next().map(|(at, word)| (*at, *word)));
+                assert_eq!(map.get(from), model.get(&from).copied().unwrap_or(0));
+            }
+            assert!(map.iter().eq(model.into_iter()));
+        }
+    }
 
     #[test]
     fn all_extents_become_shared_and_later_ones_are_not() {

@@ -10,6 +10,7 @@ mod remote;
 mod snapshot;
 mod stacks;
 mod target;
+mod thin;
 
 /// Layers have room for the parts of a host's longest command, the most that a function requests at once.
 const _: () = assert!(sluice_uif::abi::DATA_MAX == sluice_controller::TRANSFER_MAX);

@@ -170,6 +170,8 @@ impl FileControl {
         let size = end_of(&self.file).map_err(FileErrorKind::step("measured"))?;
         if size < wanted {
             grow(&self.file, self.kind, size, wanted)?;
+            // The size is durable before anything is written behind the former end.
+            self.file.sync_all().map_err(FileErrorKind::step("grown"))?;
         }
         self.size.fetch_max(wanted, Relaxed);
         Ok(())

@@ -1,6 +1,6 @@
 //! A random stack, described, so that it can be built again after a crash.
 
-use super::{Liar, Lie, Split};
+use super::{Liar, Lie, Pools, Split};
 use sluice_command::{NodeId, Stack, StackBuilder};
 use sluice_functions::{
     Concat, Delay, DelayConfig, Fault, Map, MapChunk, MapTable, Outcome, Pass, PassConfig, Rule, Stripe,
@@ -45,6 +45,13 @@ pub(crate) enum Plan {
     },
     Liar {
         lie: Lie,
+        below: Box<Plan>,
+    },
+    /// A volume of the pool on a disk, with this number and this size in extents.
+    Thin {
+        disk: usize,
+        volume: u32,
+        extents: u64,
         below: Box<Plan>,
     },
 }
@@ -100,13 +107,15 @@ impl Plan {
                 1 + legs.iter().map(Plan::depth).max().unwrap_or(0)
             }
             Plan::Pass { below, .. } | Plan::Delay { below, .. } => 1 + below.depth(),
+            // The home of the pool has a layer of its own.
+            Plan::Thin { below, .. } => 2 + below.depth(),
             Plan::Fault { below, .. } | Plan::Split { below, .. } | Plan::Liar { below, .. } => {
                 1 + below.depth()
             }
         }
     }
 
-    fn under(self, random: &mut Random, faults: bool) -> Plan {
+    pub(crate) fn under(self, random: &mut Random, faults: bool) -> Plan {
         let below = Box::new(self);
         match random.below(if faults { 6 } else { 4 }) {
             0 => Plan::Pass { watch: false, below },
@@ -135,7 +144,7 @@ impl Plan {
     fn splits(&self) -> u32 {
         match self {
             Plan::Target(_) => 0,
-            Plan::Split { below, .. } => 1 + below.splits(),
+            Plan::Split { below, .. } | Plan::Thin { below, .. } => 1 + below.splits(),
             Plan::Stripe { legs, .. } | Plan::Concat { legs } | Plan::Map { legs, .. } => {
                 1 + legs.iter().map(Plan::splits).max().unwrap_or(0)
             }
@@ -146,18 +155,26 @@ impl Plan {
 
     pub(crate) fn build(&self, disks: &[SimDisk], engine: &SimEngine) -> Stack {
         let mut builder = StackBuilder::new();
-        self.add(&mut builder, disks, engine);
+        self.add(&mut builder, disks, engine, &mut Pools::default());
         builder.build()
     }
 
-    fn add(&self, builder: &mut StackBuilder, disks: &[SimDisk], engine: &SimEngine) -> NodeId {
-        let mut under = |plan: &Plan| plan.add(builder, disks, engine);
+    fn add(
+        &self,
+        builder: &mut StackBuilder,
+        disks: &[SimDisk],
+        engine: &SimEngine,
+        pools: &mut Pools,
+    ) -> NodeId {
+        let mut under = |plan: &Plan| plan.add(builder, disks, engine, pools);
         let below: Vec<NodeId> = match self {
             Plan::Target(_) => Vec::new(),
             Plan::Pass { below, .. } | Plan::Delay { below, .. } | Plan::Fault { below, .. } => {
                 vec![under(below)]
             }
-            Plan::Split { below, .. } | Plan::Liar { below, .. } => vec![under(below)],
+            Plan::Split { below, .. } | Plan::Liar { below, .. } | Plan::Thin { below, .. } => {
+                vec![under(below)]
+            }
             Plan::Stripe { legs, .. } | Plan::Concat { legs } | Plan::Map { legs, .. } => {
                 legs.iter().map(&mut under).collect()
             }
@@ -190,6 +207,12 @@ impl Plan {
                 builder.add(Box::new(Map::new(table, below.len())), &below)
             }
             Plan::Liar { lie, .. } => builder.add(Box::new(Liar::new(*lie)), &below),
+            Plan::Thin { disk, volume, extents, .. } => {
+                let (thin, home) = pools.open(*disk, &disks[*disk], *volume, *extents);
+                let volume = builder.add(Box::new(thin), &below).expect("a stack within its limits");
+                builder.fix(below[0]);
+                builder.add(Box::new(home), &[volume])
+            }
         };
         added.expect("a stack within its limits")
     }
