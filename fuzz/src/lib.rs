@@ -28,6 +28,7 @@ pub mod snapshot;
 pub mod state;
 pub mod submission;
 pub mod tcp;
+pub mod thin;
 pub mod tls;
 pub mod uif;
 pub mod verdict;

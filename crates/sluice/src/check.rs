@@ -5,7 +5,7 @@ use crate::page::bind;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use sluice_control::config::{Config, Metrics, Page, Tcp, examine};
-use sluice_control::drives::{Foreseen, foresee};
+use sluice_control::drives::{Foreseen, foresee, foresee_shared};
 use sluice_control::token::Token;
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::{Places, is_writable_folder};
@@ -44,7 +44,9 @@ pub(crate) fn check(file: &Path, api: Option<PathBuf>) -> Result<Checked, ApiErr
     check_tcp(&config.tcp, &mut found);
     check_metrics(&config.metrics, &mut found);
     check_page(&config.page, &places, &mut found);
-    found.pools(&config.shared);
+    // A state that cannot be read is reported with the drives.
+    let shared = foresee_shared(&config, &places.state).unwrap_or_else(|_| config.shared.clone());
+    found.pools(&shared);
     // `examine` has already reported the drives that are wrong by themselves.
     config.drives.retain(|drive| drive.check().is_ok());
     check_drives(&config, &places, &mut found);

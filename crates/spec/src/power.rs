@@ -42,8 +42,8 @@ fn is_on_device(namespace: &NamespaceSpec) -> bool {
     namespace.target == TargetKind::Nvme && is_device
 }
 
-/// A volume of a thin pool lies on a file or device, and its allocations are durable before their writes are acknowledged.
 fn outlives_daemon(namespace: &NamespaceSpec) -> bool {
+    // Allocations of a thin volume are durable before their writes are acknowledged.
     is_kept(namespace.target) || is_on_device(namespace) || namespace.target == TargetKind::Thin
 }
 

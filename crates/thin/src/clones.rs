@@ -67,8 +67,8 @@ impl<S: Storage> Committer<S> {
         self.home.call(port, false);
     }
 
-    /// Gives up clones whose volume is busy for too long, and makes those whose volume has no user any more. Returns how
-    /// many.
+    /// Gives up clones of volumes that are busy for too long, and makes those of volumes without a user. Returns the number of
+    /// both.
     pub(crate) fn look_at_clones(&mut self, now: Instant) -> usize {
         let users = &self.home.object().users;
         let is_over = |clone: &PendingClone| clone.until <= now || !users.contains_key(&clone.port);

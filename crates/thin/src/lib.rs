@@ -28,6 +28,8 @@ mod by_hand;
 mod clones;
 mod committer;
 mod extents;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod layer;
 mod layout;
 mod map;

@@ -7,7 +7,7 @@ pub(crate) enum Word {
     Map(u32, Option<u32>),
     /// No command changes the volume until the acknowledgement.
     Barrier,
-    /// The device does not write this extent of the pool, which nobody uses any more.
+    /// The device does not write this extent of the pool. It is left out.
     Bad(u32),
     /// The device has not written this extent of the pool. It is used again after all others.
     Suspect(u32),

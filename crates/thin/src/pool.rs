@@ -88,8 +88,14 @@ enum Order {
 pub struct ThinPool {
     orders: Orders,
     layout: Layout,
-    /// The last known space, and the answer that is under way.
-    recent: Mutex<(PoolUse, Option<Receiver<Result<PoolUse, Error>>>)>,
+    recent: Mutex<RecentUse>,
+}
+
+/// The last known space, and the answer that is under way.
+#[derive(Debug)]
+struct RecentUse {
+    usage: PoolUse,
+    coming: Option<Receiver<Result<PoolUse, Error>>>,
 }
 
 /// The way to the thread of a pool.
@@ -178,7 +184,7 @@ impl ThinPool {
         };
         thread::Builder::new().name("thin-pool".to_owned()).spawn(run)?;
         let orders = Orders(Arc::new(Link { sender: Mutex::new(Some(sender)), side }));
-        Ok(Self { orders, layout, recent: Mutex::new((usage, None)) })
+        Ok(Self { orders, layout, recent: Mutex::new(RecentUse { usage, coming: None }) })
     }
 
     fn call<T>(&self, order: impl FnOnce(Reply<T>) -> Order) -> Result<T, Error> {
@@ -258,16 +264,16 @@ impl ThinPool {
     /// The pool has ended.
     pub fn recent_usage(&self, limit: Duration) -> Result<PoolUse, Error> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = match recent.1.take() {
+        let answer = match recent.coming.take() {
             Some(answer) => answer,
             None => self.orders.send(|reply| Order::Usage(false, reply))?,
         };
         match answer.recv_timeout(limit) {
-            Ok(usage) => recent.0 = usage?,
-            Err(RecvTimeoutError::Timeout) => recent.1 = Some(answer),
+            Ok(usage) => recent.usage = usage?,
+            Err(RecvTimeoutError::Timeout) => recent.coming = Some(answer),
             Err(RecvTimeoutError::Disconnected) => return Err(Error::Gone),
         }
-        Ok(recent.0.clone())
+        Ok(recent.usage.clone())
     }
 
     /// Returns the space of the pool and of its volumes. `counts` if the exclusive extents are counted, which takes a

@@ -64,7 +64,7 @@ pub use latency::{DriveLatency, LatencyBucket, LatencyView};
 pub use limits::LimitsView;
 pub use persist::{PersistRequest, Remembered};
 pub use reload::Reloaded;
-pub use shared::shared_at_start;
+pub use shared::{foresee_shared, shared_at_start};
 pub use storage::Insist;
 pub use storage::random as new_identity;
 pub use target::{BACK_S, FirmwareOrder, MaintenanceView, TargetState, TargetView, differs};

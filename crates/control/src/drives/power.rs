@@ -262,7 +262,13 @@ mod tests {
             serde_json::from_str(&text).expect("a drive")
         };
         let (device, far) = (nvme(r#""pci":"0000:01:00.0""#), nvme(r#""vfio_user":"/run/far/cntrl""#));
-        for (spec, outlives_daemon) in [(file, true), (memory, false), (device, true), (far, false)] {
+        let thin: DriveSpec = serde_json::from_str(
+            r#"{"name":"a","namespaces":[{"target":"thin","shared":"p","volume":"v","size":"1MiB"}]}"#,
+        )
+        .expect("a drive");
+        for (spec, outlives_daemon) in
+            [(file, true), (thin, true), (memory, false), (device, true), (far, false)]
+        {
             let first = begin(&spec, None);
             assert!(first.power.is_some() && !first.clean);
             assert_ne!(begin(&spec, None).power, first.power, "each drive has its own");

@@ -53,6 +53,9 @@ pub struct Script {
     pub far: AtomicU32,
     /// Drives that were open before the first open of a drive on the network.
     pub before_far: Mutex<Vec<String>>,
+    /// Sizes of the pools that were grown, and whether none grows.
+    pub grown: Mutex<BTreeMap<String, Size>>,
+    pub refuse_growth: AtomicBool,
     /// Groups with their limits.
     pub groups: Mutex<BTreeMap<String, QosLimits>>,
 }
@@ -103,6 +106,30 @@ impl Drop for Played {
 }
 
 impl Engine for Arc<Script> {
+    fn shared(&self) -> Result<Vec<SharedView>, ApiError> {
+        let view = |(name, size): (&String, &Size)| SharedView {
+            name: name.clone(),
+            size: *size,
+            ..SharedView::default()
+        };
+        Ok(lock(&self.grown).iter().map(view).collect())
+    }
+
+    fn plan_growth(&self, _: &str, size: Option<Size>) -> Result<Size, ApiError> {
+        match size {
+            Some(size) if size > Size(MIB << 10) => Err(ApiError::invalid("it is too large")),
+            size => Ok(size.unwrap_or(Size(MIB))),
+        }
+    }
+
+    fn grow_shared(&self, pool: &str, size: Size) -> Result<(), ApiError> {
+        if self.refuse_growth.load(SeqCst) {
+            return Err(ApiError::internal("the file system is full"));
+        }
+        lock(&self.grown).insert(pool.to_owned(), size);
+        Ok(())
+    }
+
     fn set_group(&self, name: &str, limits: QosLimits) -> Result<(), GroupRefused> {
         lock(&self.groups).insert(name.to_owned(), limits);
         Ok(())

@@ -8,6 +8,7 @@ use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
 use sluice_spec::{DriveSpec, NamespaceSpec, SharedKind, SharedSpec};
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// Returns whether an operator has grown this pool.
 fn is_grown(grown: &GrownPool, spec: &SharedSpec) -> bool {
@@ -30,6 +31,14 @@ fn effective(declared: &[SharedSpec], saved: &Saved) -> Vec<SharedSpec> {
 /// The state cannot be read.
 pub fn shared_at_start(config: &Config, state: &StateFile) -> Result<Vec<SharedSpec>, ApiError> {
     Ok(effective(&config.shared, &state.load()?))
+}
+
+/// Reads the state in a folder, and returns the shared objects with the sizes that apply. Changes no file.
+///
+/// # Errors
+/// The state cannot be read.
+pub fn foresee_shared(config: &Config, state: &Path) -> Result<Vec<SharedSpec>, ApiError> {
+    Ok(effective(&config.shared, &StateFile::peek(state)?))
 }
 
 /// Removes sizes that the configuration has reached. Returns the shared objects with the sizes that apply.
@@ -187,7 +196,52 @@ impl Drives {
 
 #[cfg(test)]
 mod tests {
+    use super::super::script::{MIB, Stage};
+    use super::super::{ApplyRequest, lock};
     use super::*;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    const POOL: &str = "[[shared]]\nname = \"a\"\ntype = \"thin\"\npath = \"/a\"\nsize = \"1MiB\"\n";
+
+    #[test]
+    fn a_growth_that_is_not_stored_is_not_made_and_one_that_fails_is_not_stored() {
+        let stage = Stage::new();
+        let drives = stage.start(POOL);
+        let sizes = || {
+            let stored = drives.saved().grown.iter().map(|it| it.size.0 / MIB).collect::<Vec<_>>();
+            let made = lock(&stage.script.grown).get("a").map(|size| size.0 / MIB);
+            (drives.shared_specs()[0].size.0 / MIB, stored, made)
+        };
+        let grow = |size: u64| drives.grow_shared("a", Some(Size(size * MIB)));
+        stage.break_disk();
+        grow(2).expect_err("it is not stored");
+        assert_eq!(sizes(), (1, vec![], None));
+        stage.mend_disk();
+        stage.script.refuse_growth.store(true, SeqCst);
+        assert_eq!(grow(2).expect_err("it does not grow").error, "the file system is full");
+        assert_eq!(sizes(), (1, vec![], None));
+        stage.script.refuse_growth.store(false, SeqCst);
+        grow(2).expect("it grows");
+        assert_eq!(sizes(), (2, vec![2], Some(2)));
+        grow(2000).expect_err("it is too large");
+        assert_eq!(sizes(), (2, vec![2], Some(2)));
+        // A file that makes a drive, too, is applied as a whole or not at all.
+        let text = POOL.replace("1MiB", "3MiB")
+            + "[[drive]]\nname = \"d\"\n[[drive.namespace]]\ntarget = \"memory\"\nsize = \"1MiB\"\n";
+        let request = ApplyRequest { file: "/b.toml".into(), text, ..ApplyRequest::default() };
+        stage.script.refuse_growth.store(true, SeqCst);
+        let refused = drives.apply_file(&request).expect_err("the pool does not grow");
+        assert!(refused.error.contains("the file system is full; nothing was changed"), "{refused}");
+        assert_eq!((sizes(), drives.list().len()), ((2, vec![2], Some(2)), 0));
+        stage.script.refuse_growth.store(false, SeqCst);
+        drives.apply_file(&request).expect("it grows");
+        assert_eq!((sizes(), drives.list().len()), ((3, vec![3], Some(3)), 1));
+        // The next daemon has the size, and forgets it when the file has it.
+        drop(drives);
+        assert_eq!(stage.start(POOL).shared_specs()[0].size, Size(3 * MIB));
+        let drives = stage.start(&POOL.replace("1MiB", "4MiB"));
+        assert_eq!((drives.shared_specs()[0].size, drives.saved().grown.len()), (Size(4 * MIB), 0));
+    }
 
     fn pool(name: &str, path: &str, size: u64) -> SharedSpec {
         let (kind, path) = (SharedKind::Thin, Some(path.into()));

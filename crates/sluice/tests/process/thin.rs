@@ -188,6 +188,8 @@ fn a_full_pool_grows_under_two_drives_whose_writes_wait() {
     assert_eq!(pool(&daemon).size.0, size + (10 << 20));
     // The next daemon has the size, although its configuration file has the first one.
     daemon.crash();
+    let config = daemon.config().display().to_string();
+    daemon.ok(&["serve", "--check", "-c", &config]);
     daemon.restart();
     assert_eq!(pool(&daemon).size.0, size + (10 << 20));
     let mut host = daemon.host("disk1");

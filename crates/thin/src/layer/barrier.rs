@@ -55,7 +55,7 @@ impl Thin {
         if !self.is_quiet() || self.port.note(Note::Barrier.word()).is_err() {
             return;
         }
-        // What the volume has now, the clone will have, too. Extents that it gets later are its own.
+        // The clone gets all present extents of the volume, and no later one.
         self.map.share_all();
         self.sent.push_back(Note::Barrier);
         self.barrier = Barrier { step: Step::Sent, answered: self.port.calls() };

@@ -32,7 +32,7 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshot {
-    /// Adds the values that the drive has, and those that commands under way give it.
+    /// Adds the present values of the drive, and the new ones of commands under way.
     fn follow(&mut self, drive: &Drive) {
         for (number, (possible, now)) in self.possible.iter_mut().zip(drive.values()).enumerate() {
             let new = drive.values_under_way(number as u64).chain([now]);

@@ -233,16 +233,18 @@ fn account(committer: &Committer<SharedDisk>) {
 fn run(seed: u64, cuts: u64) -> u32 {
     let mut random = Random::new(seed);
     // The content of other tenants is everywhere on the disk.
-    let disk = SharedDisk::new(DISK, 1 << 20, 0xa5, random.split());
+    let disk = SharedDisk::new(2 * DISK, 1 << 20, 0xa5, random.split());
     let mut drives: Vec<Drive> = (1..=3).map(Drive::new).collect();
     let mut snapshots = Snapshots::default();
+    // The pool grows to twice its size.
+    let mut size = DISK as u64;
     let (mut write, mut step) = (0, 1);
     for cut in 0..=cuts {
         if cut < cuts {
             disk.lock().cut_after(random.below(120));
         }
         let mut is_open = false;
-        if let Ok(mut committer) = Committer::open(disk.clone(), DISK as u64, 3) {
+        if let Ok(mut committer) = Committer::open(disk.clone(), size, 3) {
             is_open = true;
             drives.iter_mut().for_each(|drive| drive.open(&mut committer, &disk));
             for _ in 0..4000 {
@@ -254,6 +256,10 @@ fn run(seed: u64, cuts: u64) -> u32 {
                 let drive = &mut drives[number];
                 match random.below(8) {
                     _ if random.below(60) == 0 => snapshots.order(&mut committer, number, drive),
+                    _ if random.below(1000) == 0 => {
+                        size = (size + random.below(9) * EXTENT).min(2 * DISK as u64);
+                        committer.grow(size).expect("it grows");
+                    }
                     _ if random.below(200) == 0 => snapshots.check_one(&mut committer, &disk),
                     0 | 1 => drive.submit(write, step, &mut random),
                     2 => drop(committer.turn()),
@@ -273,7 +279,7 @@ fn run(seed: u64, cuts: u64) -> u32 {
         assert!(is_open || disk.lock().is_dead, "only a power cut refuses a pool");
         drives.iter_mut().for_each(Drive::lose);
         disk.lock().restart();
-        let opened = Committer::open(disk.clone(), DISK as u64, 4);
+        let opened = Committer::open(disk.clone(), size, 4);
         let mut committer = opened.unwrap_or_else(|why| panic!("seed {seed}: it loads: {why}"));
         snapshots.check_all(&mut committer, &disk);
         for drive in &mut drives {
