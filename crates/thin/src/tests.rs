@@ -6,3 +6,4 @@ mod rig;
 mod rules;
 mod snapshots;
 mod stack;
+mod thread;

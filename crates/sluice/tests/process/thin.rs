@@ -189,7 +189,8 @@ fn a_full_pool_grows_under_two_drives_whose_writes_wait() {
     // The next daemon has the size, although its configuration file has the first one.
     daemon.crash();
     let config = daemon.config().display().to_string();
-    daemon.ok(&["serve", "--check", "-c", &config]);
+    // The kernel keeps the lock of the killed daemon for a moment.
+    wait_for("a good check", || daemon.run(&["serve", "--check", "-c", &config]).status.success());
     daemon.restart();
     assert_eq!(pool(&daemon).size.0, size + (10 << 20));
     let mut host = daemon.host("disk1");
