@@ -144,6 +144,9 @@ fn clones_under_load_have_all_writes_of_before_and_none_of_later() {
 fn volumes_are_listed_with_their_bytes_and_deleted_without_a_drive() {
     let daemon = start();
     create(&daemon, "disk", "source");
+    // A drive that no host has had, and that sleeps.
+    daemon.ok(&["shared", "volume", "clone", "thin", "source", "early"]);
+    daemon.ok(&["shared", "volume", "delete", "thin", "early"]);
     let mut host = daemon.host("disk");
     let mut disk = namespace(&mut host, 1);
     (0..3).for_each(|extent| disk.write(extent * BLOCKS, &[1; EXTENT]).expect("room"));
