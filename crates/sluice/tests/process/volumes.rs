@@ -5,6 +5,7 @@ use crate::load::block_on;
 use sluice_api::VolumeList;
 use sluice_api::client::Client;
 use sluice_control::drives::VolumeView;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -32,10 +33,15 @@ fn start() -> Daemon {
 }
 
 fn create(daemon: &Daemon, drive: &str, volume: &str) -> String {
+    create_with(daemon, drive, volume, "")
+}
+
+/// Creates a drive with these functions over a volume.
+fn create_with(daemon: &Daemon, drive: &str, volume: &str, functions: &str) -> String {
     let file = daemon.folder.path().join("drive.json");
     let spec = format!(
-        r#"{{"name": "{drive}", "namespaces": [
-            {{"target": "thin", "shared": "thin", "volume": "{volume}", "size": "1GiB"}}]}}"#
+        r#"{{"name": "{drive}", "namespaces": [{{"target": "thin", "shared": "thin", "volume": "{volume}",
+            "size": "256MiB", "functions": [{functions}]}}]}}"#
     );
     std::fs::write(&file, spec).expect("room");
     daemon.ok(&["drive", "create", drive, "--spec", &file.display().to_string()])
@@ -165,7 +171,7 @@ fn volumes_are_listed_with_their_bytes_and_deleted_without_a_drive() {
     let line = text.lines().find(|line| line.starts_with("source ")).expect("it is listed");
     assert_eq!(
         line.split_whitespace().collect::<Vec<_>>(),
-        ["source", "thin", "1GiB", "192KiB", "64KiB", "yes"]
+        ["source", "thin", "256MiB", "192KiB", "64KiB", "yes"]
     );
     for (arguments, words) in [
         (["clone", "thin", "source", "c7"].as_slice(), "there is a volume `c7` already"),
@@ -189,6 +195,45 @@ fn volumes_are_listed_with_their_bytes_and_deleted_without_a_drive() {
     assert_eq!(bytes(&listed[0]), (3, 3, false));
 }
 
+/// Runs functions over volumes: a mirror with a file, and encryption whose volume is cloned.
+#[test]
+fn mirrors_and_encrypted_drives_lie_on_volumes() {
+    let mut daemon = start();
+    let folder = daemon.folder.path().display().to_string();
+    let key = daemon.folder.path().join("key");
+    std::fs::write(&key, (0..64).collect::<Vec<u8>>()).expect("room");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("it is there");
+    let layer = |name: &str, size: &str| {
+        format!(r#"{{"target": "file", "path": "{folder}/{name}", "size": "{size}"}}"#)
+    };
+    let mirror = format!(
+        r#"{{"kind": "uif", "function": "mirror", "place": "daemon", "layers": [{}, {}]}}"#,
+        layer("second.img", "256MiB"),
+        layer("mirror.log", "4MiB")
+    );
+    let encrypt =
+        format!(r#"{{"kind": "uif", "function": "encrypt", "options": {{"key_file": "{folder}/key"}}}}"#);
+    create_with(&daemon, "mirror", "m", &mirror);
+    create_with(&daemon, "secret", "s", &encrypt);
+    let loads = ["mirror", "secret"].map(|drive| Load::start(&daemon, drive, true));
+    loads.iter().for_each(|load| load.wait(40));
+    let before = loads[1].acknowledged.load(SeqCst);
+    daemon.ok(&["shared", "volume", "clone", "thin", "s", "s2"]);
+    let after = loads[1].acknowledged.load(SeqCst) + 1;
+    loads.iter().for_each(|load| load.wait(20));
+    daemon.crash();
+    let last = loads.map(|load| {
+        let last = load.acknowledged.load(SeqCst);
+        load.thread.join().expect("it ends with the daemon");
+        last
+    });
+    daemon.restart();
+    check_prefix(&daemon, "mirror", last[0], last[0] + 1);
+    check_prefix(&daemon, "secret", last[1], last[1] + 1);
+    create_with(&daemon, "copy", "s2", &encrypt);
+    check_prefix(&daemon, "copy", before, after);
+}
+
 /// Kills the daemon at any moment of a clone: the clone is there as a whole, or not at all, and the source has all writes.
 #[test]
 fn a_killed_daemon_leaves_a_whole_clone_or_none() {
@@ -204,7 +249,7 @@ fn a_killed_daemon_leaves_a_whole_clone_or_none() {
         order.args(["--api", &daemon.api().display().to_string()]);
         order.args(["shared", "volume", "clone", "thin", &source, &clone]).stdout(Stdio::null());
         let mut order = order.stderr(Stdio::null()).spawn().expect("it runs");
-        std::thread::sleep(Duration::from_millis(round * 2));
+        std::thread::sleep(Duration::from_millis(round * 4));
         daemon.crash();
         let is_made = order.wait().expect("it ends").success();
         let last = load.acknowledged.load(SeqCst);
