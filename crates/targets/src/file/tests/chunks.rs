@@ -66,6 +66,8 @@ fn commands_that_go_on_where_another_ends_are_one_chunk() {
     let folder = Folder::on_disk();
     let drive = Drive::new(open(&fragmented(&folder, 40 * MIB)));
     drive.with(move |host, now_ns| {
+        // All chunks are short, however long the machine takes for them.
+        host.still_ns = Some(now_ns);
         for number in 0..COUNT {
             host.submit(number + 1, deallocate(u64::from(number) * EACH, EACH), &[], now_ns);
         }
@@ -75,8 +77,8 @@ fn commands_that_go_on_where_another_ends_are_one_chunk() {
     for cid in (1..=COUNT).filter(|cid| *cid != COUNT / 2) {
         assert_eq!(drive.status(cid), Status::SUCCESS, "{cid}");
     }
-    let events = drive.with(|host, _| host.events);
-    assert!(events < u64::from(COUNT), "{events} calls");
+    // The first command is alone. Chunks of 8, 16 and 32 commands follow, and the one before the gap ends there.
+    assert_eq!(drive.with(|host, _| host.events), 5);
     assert_eq!(drive.run(read(EACH, 8192), one(0, 8192)), Status::SUCCESS);
     assert!(drive.bytes(0, 8192).iter().all(|byte| *byte == 0));
     // The bytes behind the last command are unchanged.

@@ -92,6 +92,8 @@ struct Host {
     answers: VecDeque<i32>,
     /// Number of results from the kernel so far.
     events: u64,
+    /// Time at which all results arrive. `None` for the reactor's time.
+    still_ns: Option<u64>,
 }
 
 impl Host {
@@ -104,6 +106,7 @@ impl Host {
             statuses: HashMap::new(),
             answers: VecDeque::new(),
             events: 0,
+            still_ns: None,
         }
     }
 
@@ -142,6 +145,7 @@ impl Task for Host {
     fn event(&mut self, token: u64, result: i32, _more: bool, now_ns: u64) {
         assert_eq!(token & !0xffff_ffff, PREFIX);
         let result = self.answers.pop_front().unwrap_or(result);
+        let now_ns = self.still_ns.unwrap_or(now_ns);
         self.events += 1;
         self.stack.event(NodeId(0), Ticket(token as u32), result, &mut self.slab, now_ns);
         self.settle(now_ns);
