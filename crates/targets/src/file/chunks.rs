@@ -164,6 +164,38 @@ mod tests {
         assert_eq!(chunks.length, 16 * MIB);
     }
 
+    /// Returns the length of the chunk after one of these bytes that took so long.
+    fn length_after(kind: Kind, length: u64, bytes: u64, took_ns: u64) -> u64 {
+        let mut chunks = ChunkQueue { length, ..ChunkQueue::new(kind) };
+        assert_eq!(chunks.begin(Ticket(1), 0, bytes, 0), bytes);
+        assert_eq!(chunks.end(Ticket(1), took_ns), Some(bytes));
+        chunks.length
+    }
+
+    #[test]
+    fn the_time_and_the_bytes_of_a_chunk_decide_the_length_of_the_next() {
+        for (length, bytes, took_ns, next) in [
+            (4 * MIB, 2 * MIB + 1, SHORT_NS - 1, 8 * MIB),
+            (4 * MIB, 2 * MIB, 0, 4 * MIB),
+            (4 * MIB, 4 * MIB, SHORT_NS, 4 * MIB),
+            (4 * MIB, 4 * MIB, LONG_NS, 4 * MIB),
+            (4 * MIB, 512, LONG_NS + 1, 2 * MIB),
+            (4 * MIB, 4 * MIB, 2 * LONG_NS + 1, 2 * MIB),
+            (4 * MIB, 4 * MIB, 2 * LONG_NS + 2, MIB),
+        ] {
+            assert_eq!(length_after(Kind::Regular, length, bytes, took_ns), next, "{bytes} in {took_ns} ns");
+        }
+        for (kind, shortest, longest) in
+            [(Kind::Regular, MIB / 16, 16 * MIB), (Kind::BlockDevice, MIB, 256 * MIB)]
+        {
+            for length in [shortest, 4 * MIB, longest] {
+                assert_eq!(length_after(kind, length, length, u64::MAX), shortest, "{kind:?}");
+            }
+            assert_eq!(length_after(kind, longest / 2, longest / 2, 0), longest, "{kind:?}");
+            assert_eq!(length_after(kind, longest, longest, 0), longest, "{kind:?}");
+        }
+    }
+
     #[test]
     fn commands_that_go_on_where_a_chunk_ends_are_part_of_it() {
         let mut chunks = ChunkQueue::new(Kind::Regular);
@@ -172,12 +204,12 @@ mod tests {
         assert_eq!(chunks.next(), Some(Ticket(1)));
         assert_eq!(chunks.begin(Ticket(1), 0, MIB, 0), MIB);
         assert_eq!(chunks.candidate(), Some((Ticket(2), 3 * MIB)));
-        chunks.extend(3 * MIB);
-        assert_eq!(chunks.candidate(), Some((Ticket(3), 0)));
+        chunks.extend(2 * MIB);
+        assert_eq!(chunks.candidate(), Some((Ticket(3), MIB)));
         assert_eq!(chunks.end(Ticket(1), 0), Some(MIB), "its own");
         assert_eq!(chunks.length, 8 * MIB, "all of it was short");
         let joined = chunks.joined();
-        assert_eq!(joined, [(Ticket(2), 3 * MIB)]);
+        assert_eq!(joined, [(Ticket(2), 2 * MIB)]);
         chunks.recycle(joined);
         assert_eq!((chunks.joined().len(), chunks.next()), (0, Some(Ticket(3))));
     }

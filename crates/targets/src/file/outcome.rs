@@ -86,4 +86,48 @@ mod tests {
         assert_eq!(Outcome::of(-libc::EOPNOTSUPP, Operation::Write), Outcome::Failed(Status::WRITE_FAULT));
         assert_eq!(Outcome::of(4096, Operation::Read), Outcome::Moved(4096));
     }
+
+    /// Checks each operation with each errno that has a meaning, and one that has none.
+    #[test]
+    fn each_errno_has_one_outcome_for_each_operation() {
+        use Operation::{Deallocate, Flush, Read, Write, WriteZeroes};
+        let (protected, capacity) = (Status::NAMESPACE_WRITE_PROTECTED, Status::CAPACITY_EXCEEDED);
+        for operation in [Read, Write, Flush, WriteZeroes, Deallocate] {
+            let (is_read, is_range) = (operation == Read, matches!(operation, WriteZeroes | Deallocate));
+            let media = if is_read { Status::UNRECOVERED_READ_ERROR } else { Status::WRITE_FAULT };
+            let modifies = !matches!(operation, Read | Flush);
+            let of_range = if is_range { Outcome::Unsupported } else { Outcome::Failed(media) };
+            for (errno, outcome) in [
+                (libc::EINTR, Outcome::Again),
+                (libc::EAGAIN, Outcome::Again),
+                (libc::ECANCELED, Outcome::Again),
+                (libc::ENOSPC, Outcome::Full),
+                (libc::EDQUOT, Outcome::Full),
+                (libc::EINVAL, Outcome::Misaligned),
+                (libc::EOPNOTSUPP, of_range),
+                (libc::ENOSYS, of_range),
+                (libc::ENODEV, of_range),
+                (libc::EROFS, Outcome::Failed(if modifies { protected } else { media })),
+                (libc::EPERM, Outcome::Failed(if modifies { protected } else { media })),
+                (libc::EFAULT, Outcome::Failed(Status::DATA_TRANSFER_ERROR)),
+                (libc::EFBIG, Outcome::Failed(if is_read { media } else { capacity })),
+                (libc::ENOMEM, Outcome::Failed(Status::INTERNAL_ERROR)),
+                (libc::ENOBUFS, Outcome::Failed(Status::INTERNAL_ERROR)),
+                (libc::EIO, Outcome::Failed(media)),
+            ] {
+                assert_eq!(Outcome::of(-errno, operation), outcome, "{operation:?} with {errno}");
+            }
+            assert_eq!(Outcome::of(0, operation), Outcome::Moved(0));
+        }
+        for (status, may_be) in [
+            (Status::WRITE_FAULT, true),
+            (protected, true),
+            (capacity, true),
+            (Status::UNRECOVERED_READ_ERROR, false),
+            (Status::INTERNAL_ERROR, false),
+            (Status::DATA_TRANSFER_ERROR, false),
+        ] {
+            assert_eq!(may_be_a_flush(status), may_be, "{status:?}");
+        }
+    }
 }

@@ -7,12 +7,12 @@ use super::*;
 /// Every command of the host of these tests.
 const ALL: Aborted = Aborted { controllers: Controllers::of_bits(1), sq: None, cid: None, awaited: false };
 
-fn abort_one(cid: u16) -> Aborted {
+pub(super) fn abort_one(cid: u16) -> Aborted {
     Aborted { cid: Some(cid), ..ALL }
 }
 
 impl Host {
-    fn abort(&mut self, which: Aborted, now_ns: u64) {
+    pub(super) fn abort(&mut self, which: Aborted, now_ns: u64) {
         self.stack.abort(which, Status::ABORT_REQUESTED, &mut self.slab, now_ns);
         self.settle(now_ns);
     }

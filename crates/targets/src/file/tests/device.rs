@@ -168,7 +168,9 @@ fn a_part_of_a_devices_block_is_zeroed_and_deallocated() {
     let Some(device) = Loop::over(&image.path, 4096) else {
         return eprintln!("not tested: this user may not make a loop device");
     };
-    let drive = Drive::new(open_again(&FileConfig { path: device.0.clone(), size: None, ..image }));
+    let prepared = open_again(&FileConfig { path: device.0.clone(), size: None, ..image });
+    assert_eq!(prepared.properties.atomic, 4096, "commands within a block need not wait for each other");
+    let drive = Drive::new(prepared);
     drive.fill(0, vec![3; 8192]);
     assert_eq!(drive.run(write(0, 8192), one(0, 8192)), Status::SUCCESS);
     let freed = |offset| Request { deallocate: true, ..request(Operation::WriteZeroes, offset, 512) };

@@ -42,6 +42,51 @@ fn a_write_without_space_waits_and_is_tried_again() {
     drive.stop();
 }
 
+/// Checks that an abort of one of two writes leaves the other and its next attempt.
+#[test]
+fn a_write_that_waits_for_room_is_aborted_alone() {
+    let folder = Folder::in_memory();
+    let mut prepared = open(&FileConfig { no_space: NoSpace::Park, ..folder.config("image", MIB) });
+    prepared.data = dev_full().into();
+    let drive = Drive::new(prepared);
+    drive.submit((1..=2).map(|cid| (cid, write(u64::from(cid) * 4096, 4096), one(0, 4096))).collect());
+    let start = Instant::now();
+    while drive.with(|host, _| host.events) < 2 {
+        assert!(start.elapsed() < Duration::from_secs(20), "they never find the file system full");
+        thread::sleep(Duration::from_millis(1));
+    }
+    let abort = |cid| {
+        let which =
+            Aborted { controllers: Controllers::of_bits(1), sq: None, cid: Some(cid), awaited: false };
+        drive.with(move |host, now_ns| {
+            host.stack.abort(which, Status::ABORT_REQUESTED, &mut host.slab, now_ns);
+            host.settle(now_ns);
+            assert_eq!(host.statuses.remove(&cid), Some(Status::ABORT_REQUESTED));
+        });
+    };
+    abort(1);
+    // There is room at the next attempt, and no attempt is made before its time.
+    drive.with(|host, now_ns| {
+        let retry_ns = host.stack.deadline_ns().expect("the other will be tried again");
+        assert!(host.statuses.is_empty() && retry_ns > now_ns);
+        host.answers = vec![4096].into();
+        host.stack.expire(&mut host.slab, retry_ns - 1);
+        assert_eq!(host.stack.deadline_ns(), Some(retry_ns));
+        host.stack.expire(&mut host.slab, retry_ns);
+        assert_eq!(host.stack.deadline_ns(), None);
+    });
+    assert_eq!(drive.status(2), Status::SUCCESS);
+    drive.submit(vec![(3, write(0, 4096), one(0, 4096))]);
+    let start = Instant::now();
+    while drive.with(|host, _| host.stack.deadline_ns()).is_none() {
+        assert!(start.elapsed() < Duration::from_secs(20), "it never finds the file system full");
+        thread::sleep(Duration::from_millis(1));
+    }
+    abort(3);
+    assert_eq!(drive.with(|host, _| host.stack.deadline_ns()), None, "nothing is tried again");
+    drive.stop();
+}
+
 #[test]
 fn after_a_failed_flush_no_later_one_succeeds() {
     let folder = Folder::in_memory();

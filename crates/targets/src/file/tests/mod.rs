@@ -6,6 +6,7 @@ mod errors;
 mod lease;
 mod model;
 mod opening;
+mod ranges;
 mod shorten;
 mod space;
 

@@ -206,32 +206,36 @@ fn a_drive_grows_and_shrinks_with_its_file() {
 }
 
 /// Checks that a write with the kernel does not make the file longer again, to be read when the drive has
-/// grown.
+/// grown: one behind the new end, and one across it in two chunks through buffers.
 #[test]
 fn a_file_is_cut_off_when_nothing_is_written_behind_its_new_end() {
-    let folder = Folder::on_disk();
-    let prepared = open(&folder.config("image", 4 * MIB));
-    let (control, drive) = (prepared.control(), Drive::new(prepared));
-    drive.fill(0, vec![7; 4096]);
-    let cut = control.clone();
-    let cutting = drive.with(move |host, now_ns| {
-        host.submit(1, write(3 * MIB, 4096), &one(0, 4096), now_ns);
-        host.submit(2, write(0, 4096), &one(0, 4096), now_ns);
-        host.stack.resize(2 * MIB);
-        let cutting = thread::spawn(move || cut.resize(2 * MIB));
-        // This is long enough for a resize that does not wait: no write ends on the blocked reactor
-        // meanwhile.
-        thread::sleep(Duration::from_millis(200));
-        assert!(!cutting.is_finished(), "it was cut off while a write was under way");
-        cutting
-    });
-    assert_eq!([1, 2].map(|cid| drive.status(cid)), [Status::SUCCESS; 2]);
-    cutting.join().expect("it does not panic").expect("less is always possible");
-    control.resize(4 * MIB).expect("room");
-    drive.with(|host, _| host.stack.resize(4 * MIB));
-    assert_eq!(drive.run(read(3 * MIB, 4096), one(8192, 4096)), Status::SUCCESS);
-    assert!(drive.bytes(8192, 4096).iter().all(|byte| *byte == 0), "it was cut off");
-    drive.stop();
+    for (across, memory) in [(write(3 * MIB, 4096), 0), (write(2 * MIB - 4096, 128 * KIB), 1)] {
+        let folder = Folder::on_disk();
+        let prepared = open(&folder.config("image", 4 * MIB));
+        let (control, drive) = (prepared.control(), Drive::new(prepared));
+        drive.fill(0, vec![7; 256 << 10]);
+        let cut = control.clone();
+        let cutting = drive.with(move |host, now_ns| {
+            host.submit(1, across, &one(memory, across.length as u32), now_ns);
+            host.submit(2, write(0, 4096), &one(0, 4096), now_ns);
+            host.stack.resize(2 * MIB);
+            let cutting = thread::spawn(move || cut.resize(2 * MIB));
+            // This is long enough for a resize that does not wait: no write ends on the blocked reactor
+            // meanwhile.
+            thread::sleep(Duration::from_millis(200));
+            assert!(!cutting.is_finished(), "it was cut off while a write was under way");
+            cutting
+        });
+        assert_eq!(drive.status(2), Status::SUCCESS);
+        // Only the first chunk of a command in chunks was written.
+        assert_eq!(drive.status(1).is_success(), memory == 0);
+        cutting.join().expect("it does not panic").expect("less is always possible");
+        control.resize(4 * MIB).expect("room");
+        drive.with(|host, _| host.stack.resize(4 * MIB));
+        assert_eq!(drive.run(read(across.end() - 4096, 4096), one(1 << 20, 4096)), Status::SUCCESS);
+        assert!(drive.bytes(1 << 20, 4096).iter().all(|byte| *byte == 0), "it was cut off");
+        drive.stop();
+    }
 }
 
 /// Checks more writes than there are buffers: the writes that wait for one must not extend the file again.
