@@ -215,3 +215,58 @@ impl error::Error for FileError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use FileErrorKind as Kind;
+    use std::error::Error as _;
+
+    /// Checks what other crates decide by, and that each message names the file and the remedy.
+    #[test]
+    fn each_reason_has_its_class_and_its_words() {
+        let io = || io::Error::from_raw_os_error(libc::EIO);
+        let lease = |refusal| Kind::Lease("/the/lease".into(), refusal);
+        // Whether it is in use, is unfit, is missing, and has an error of the system.
+        let (plain, in_use, unfit) = ([false; 4], [true, false, false, false], [false, true, false, false]);
+        let (missing, failed) = ([false, false, true, false], [false, false, false, true]);
+        for (kind, class, words) in [
+            (Kind::Missing, missing, "give a size"),
+            (Kind::InUse, in_use, "`fuser -v /a/file`"),
+            (Kind::InUseAbove("/dev/loop7".into()), in_use, "`fuser -v /a/file /dev/loop7`"),
+            (Kind::InUseBelow("/b/file".into()), in_use, "`fuser -v /b/file`"),
+            (Kind::NotAFile, unfit, "neither a file nor a block device"),
+            (Kind::Format("qcow"), unfit, "format = \"raw\""),
+            (Kind::TooSmall { size: 7 }, plain, "has 7 bytes"),
+            (Kind::NotGrown { size: 7, wanted: 9 }, plain, "has 7 bytes, not 9"),
+            (Kind::DeviceTooSmall { size: 7, wanted: 9 }, plain, "has 7 bytes, not 9"),
+            (Kind::Replaced, plain, "was replaced"),
+            (Kind::NotDirect, plain, "through the page cache"),
+            (Kind::Parks, plain, "on_full to \"fail\""),
+            (Kind::NotAtomic, plain, "blocks of 512 bytes"),
+            (Kind::Writing, plain, "try again"),
+            (Kind::ReadOnly, plain, "read_only = true"),
+            (lease(Refusal::Taken("host b".to_owned())), in_use, "/the/lease is held by host b"),
+            (lease(Refusal::Other), plain, "dd if=/dev/zero of=/the/lease"),
+            (lease(Refusal::Lost), plain, "/the/lease is lost"),
+            (lease(Refusal::Step("read", io())), failed, "/the/lease cannot be read: Input"),
+            (Kind::Step("opened", io()), failed, "cannot be opened: Input"),
+        ] {
+            let error = kind.at(Path::new("/a/file"));
+            let found = [error.is_in_use(), error.is_unfit(), error.is_missing(), error.io_error().is_some()];
+            assert_eq!(found, class, "{error}");
+            assert_eq!(error.source().is_some(), class[3], "{error}");
+            let text = error.to_string();
+            assert!(text.contains("/a/file") && text.contains(words), "{text}");
+        }
+        for (errno, words) in [
+            (libc::EACCES, "let the daemon's user read and write it"),
+            (libc::ENOSPC, "make room"),
+            (libc::EROFS, "read-only file system"),
+        ] {
+            let error = FileErrorKind::step("grown")(io::Error::from_raw_os_error(errno));
+            let text = error.at(Path::new("/a/file")).to_string();
+            assert!(text.contains("cannot be grown") && text.contains(words), "{text}");
+        }
+    }
+}

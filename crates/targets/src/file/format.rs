@@ -39,3 +39,32 @@ pub(super) fn recognize(file: &OsFile) -> io::Result<Option<&'static str>> {
         |(_, at, signature): &&(&str, usize, &[u8])| bytes[*at..length.max(*at)].starts_with(signature);
     Ok(SIGNATURES.iter().find(begins).map(|(name, ..)| *name))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Folder;
+    use super::*;
+    use std::fs;
+
+    /// Checks each signature at its place, cut short, and with another byte.
+    #[test]
+    fn a_whole_signature_at_its_place_is_recognized() {
+        let folder = Folder::on_disk();
+        let path = folder.path().join("image");
+        let of = |bytes: &[u8]| {
+            fs::write(&path, bytes).expect("room");
+            recognize(&OsFile::open(&path).expect("it is there")).expect("it can be read")
+        };
+        for (name, at, signature) in SIGNATURES {
+            let mut bytes = vec![0; at];
+            bytes.extend(signature);
+            assert_eq!(of(&bytes), Some(name));
+            assert_eq!(of(&bytes[..bytes.len() - 1]), None, "a part of it");
+            assert_eq!(of(&[&bytes[..], &[7; 4096]].concat()), Some(name));
+            assert_eq!(of(&[&[7], &bytes[..]].concat()), None, "at another place");
+            bytes[at] ^= 1;
+            assert_eq!(of(&bytes), None);
+        }
+        assert_eq!((of(&[]), of(&[0; 4096])), (None, None));
+    }
+}

@@ -9,6 +9,8 @@ mod file;
 mod protocol;
 
 #[cfg(test)]
+mod edges;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 pub(super) mod tests;

@@ -339,6 +339,37 @@ fn a_file_that_ends_early_is_an_error_and_not_a_short_success() {
     }
 }
 
+/// Checks transfers of which the kernel reports a part, down to less than a unit of direct I/O.
+#[test]
+fn a_short_transfer_goes_on_at_a_unit() {
+    let folder = Folder::on_disk();
+    let config = folder.config("image", MIB);
+    let mut prepared = open(&config);
+    prepared.direct = prepared.direct.map(|it| Alignment { unit: 512, ..it });
+    let unit = if prepared.is_direct() { 512 } else { 1 };
+    let drive = Drive::new(prepared);
+    drive.fill(0, (0..8192).map(|n| (n % 251) as u8).collect());
+    for memory in [0, 1] {
+        for (moved, calls) in [(700, 2), (512, 2), (4095, 2), (4096, 1)] {
+            let before = drive.with(move |host, _| {
+                host.answers = vec![moved].into();
+                host.events
+            });
+            assert_eq!(drive.run(write(0, 4096), one(memory, 4096)), Status::SUCCESS, "{moved}");
+            assert_eq!(drive.with(|host, _| host.events) - before, calls, "{moved}");
+            assert!(fs::read(&config.path).expect("it is there")[..4096] == drive.bytes(memory, 4096));
+            drive.fill(8192, vec![0; 8192]);
+            drive.with(move |host, _| host.answers = vec![moved].into());
+            assert_eq!(drive.run(read(0, 4096), one(8192 + memory, 4096)), Status::SUCCESS);
+            assert!(drive.bytes(8192 + memory, 4096) == drive.bytes(memory, 4096), "{moved}");
+        }
+    }
+    // The file has ended there.
+    drive.with(move |host, _| host.answers = vec![unit - 1].into());
+    assert_eq!(drive.run(write(0, 4096), one(0, 4096)), Status::WRITE_FAULT);
+    drive.stop();
+}
+
 #[test]
 fn requests_that_cannot_be_are_refused() {
     let folder = Folder::in_memory();
