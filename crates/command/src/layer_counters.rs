@@ -268,14 +268,19 @@ mod tests {
         run(&mut stack, top, Operation::Read, 512);
         stack.count_layers(Arc::clone(&counters), 3);
         run(&mut stack, top, Operation::Read, 512);
+        // A layer that is counted already is not counted twice.
+        stack.resize(1 << 20);
         run(&mut stack, target, Operation::Write, 4096);
         run(&mut stack, top, Operation::Flush, 0);
         let counts =
             |commands, bytes_read, bytes_written| Some(LayerCounts { commands, bytes_read, bytes_written });
         assert_eq!(counters.get(3, top), counts(2, 512, 0));
         assert_eq!(counters.get(3, target), counts(3, 512, 4096));
-        assert_eq!((counters.get(2, top), counters.get(4, top)), (counts(0, 0, 0), None));
-        assert_eq!(counters.get(3, NodeId(COUNTED_LAYERS_MAX as u8)), None);
+        for namespace in 0..3 {
+            assert_eq!([target, top].map(|layer| counters.get(namespace, layer)), [counts(0, 0, 0); 2]);
+        }
+        assert_eq!(counters.get(4, top), None);
+        assert_eq!([2, 3].map(|it| counters.get(it, NodeId(COUNTED_LAYERS_MAX as u8))), [None; 2]);
         assert_eq!(stack.layers().collect::<Vec<_>>(), [(target, "step"), (top, "step")]);
     }
 }

@@ -159,6 +159,53 @@ mod tests {
         [early, command].into_iter().for_each(|command| slab.release(command));
     }
 
+    /// Checks two traced commands: each has its own times, and those of its first leg.
+    #[test]
+    fn a_later_leg_and_another_command_change_nothing() {
+        let (clock, time) = Clock::mock();
+        let mut slab = Slab::new(Limits::new(4, 0)).expect("a slab");
+        assert!(!slab.is_tracing());
+        slab.set_trace(Some(Trace::new(clock)));
+        assert!(slab.is_tracing());
+        let commands = [1, 2].map(|stamp| admit(&mut slab, stamp));
+        for command in &commands {
+            time.increment(1_u64);
+            assert!(slab.begin_trace(command));
+        }
+        for (at, path) in [(0, 4), (1, 5), (0, 6)] {
+            time.increment(10_u64);
+            slab.note_stage(&commands[at], TraceStage::Sent(path));
+        }
+        let times = |fetched, sent, path| Some(StageTimes { fetched, sent, path, ..StageTimes::default() });
+        // The slot has another command now.
+        slab.slot_mut(&commands[0]).stamp = 9;
+        assert_eq!(slab.end_trace(&commands[0]), None);
+        slab.slot_mut(&commands[0]).stamp = 1;
+        assert_eq!(slab.end_trace(&commands[1]), times(2, 22, 5));
+        assert_eq!(slab.end_trace(&commands[0]), times(1, 12, 4));
+        commands.into_iter().for_each(|command| slab.release(command));
+    }
+
+    /// Checks that a place is free again as soon as its slot has another command, or none.
+    #[test]
+    fn commands_in_flight_keep_their_places() {
+        let mut slab = Slab::new(Limits::new(64, 0)).expect("a slab");
+        slab.set_trace(Some(Trace::new(Clock::mock().0)));
+        let mut commands: Vec<_> = (0..40).map(|stamp| admit(&mut slab, stamp)).collect();
+        assert_eq!(commands.iter().filter(|command| slab.begin_trace(command)).count(), TRACED_MAX);
+        let late = commands.pop().expect("forty");
+        assert!(!slab.begin_trace(&late), "all others are in flight");
+        slab.release(commands.remove(0));
+        assert!(slab.begin_trace(&late));
+        // Its slot's next command has another stamp, and is not traced.
+        slab.release(commands.remove(0));
+        commands.push(admit(&mut slab, 99));
+        let later = commands.remove(33);
+        assert!(slab.begin_trace(&later) && !slab.begin_trace(&commands[33]));
+        commands.extend([late, later]);
+        commands.into_iter().for_each(|command| slab.release(command));
+    }
+
     #[test]
     fn abandoned_commands_take_no_place_for_ever() {
         let mut slab = Slab::new(Limits::new(64, 0)).expect("a slab");
