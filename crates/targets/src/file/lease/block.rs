@@ -107,5 +107,13 @@ mod tests {
             block[at] ^= 0x10;
         }
         assert_eq!(Content::decode(&block[..100]), Content::Other);
+        // A later version has other times, so its claim is not watched.
+        for at in [0, 8] {
+            claim().encode(&mut block);
+            block[at] += 1;
+            let crc = crc32c(&block[..CRC_AT]);
+            block[CRC_AT..SECTOR_BYTES].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(Content::decode(&block), Content::Other, "byte {at}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::super::tests::Folder;
 use super::*;
+use std::collections::BTreeSet;
 use std::fs;
 
 const MS: u64 = 1_000_000;
@@ -98,4 +99,43 @@ fn what_is_no_lease_is_left_alone() {
     }
     fs::write(&path, [0; 512]).expect("a file");
     assert!(take(&path, QUICK).is_err(), "it is too short");
+}
+
+/// Checks that no two attempts have the same number: a holder recognizes its claim by that alone.
+#[test]
+fn each_attempt_has_a_number_of_its_own() {
+    let numbers: Vec<u128> = (0..64).map(|_| random()).collect();
+    let halves = numbers.iter().flat_map(|number| [*number as u64, (*number >> 64) as u64]);
+    assert_eq!(halves.collect::<BTreeSet<_>>().len(), 128);
+}
+
+#[test]
+fn a_thread_waits_until_its_lease_is_given_back() {
+    let shared = Arc::new(Shared {
+        path: PathBuf::new(),
+        storage: PathBuf::new(),
+        until_ns: AtomicU64::new(u64::MAX),
+        told: AtomicBool::new(false),
+        ended: Mutex::new(false),
+        woken: Condvar::new(),
+    });
+    assert!(!shared.wait(0));
+    let lease = Lease(Arc::clone(&shared));
+    let gives_back = thread::spawn(move || drop(lease));
+    assert!(shared.wait(now_ns() + 60_000 * MS), "the time is not over");
+    gives_back.join().expect("it does not panic");
+    assert!(shared.wait(0));
+}
+
+#[test]
+fn a_loss_is_told_with_its_reason() {
+    let claim = Claim { holder: 7, counter: 1, name: "host far".to_owned(), held: true };
+    for (loss, words) in [
+        (Loss::Late, "has not succeeded in time"),
+        (Loss::Overwritten(Content::Claim(claim)), "host far has taken it"),
+        (Loss::Overwritten(Content::Blank), "another program has written to it"),
+        (Loss::Overwritten(Content::Other), "another program has written to it"),
+    ] {
+        assert!(loss.to_string().contains(words), "{loss}");
+    }
 }

@@ -206,14 +206,16 @@ fn a_drive_grows_and_shrinks_with_its_file() {
 }
 
 /// Checks that a write with the kernel does not make the file longer again, to be read when the drive has
-/// grown: one behind the new end, and one across it in two chunks through buffers.
+/// grown: one behind the new end, one across it from the begin on, and one across it in two chunks through buffers.
 #[test]
 fn a_file_is_cut_off_when_nothing_is_written_behind_its_new_end() {
-    for (across, memory) in [(write(3 * MIB, 4096), 0), (write(2 * MIB - 4096, 128 * KIB), 1)] {
+    let across =
+        [(write(3 * MIB, 4096), 0), (write(0, 2 * MIB + 4096), 0), (write(2 * MIB - 4096, 128 * KIB), 1)];
+    for (across, memory) in across {
         let folder = Folder::on_disk();
         let prepared = open(&folder.config("image", 4 * MIB));
         let (control, drive) = (prepared.control(), Drive::new(prepared));
-        drive.fill(0, vec![7; 256 << 10]);
+        drive.fill(0, vec![7; 3 << 20]);
         let cut = control.clone();
         let cutting = drive.with(move |host, now_ns| {
             host.submit(1, across, &one(memory, across.length as u32), now_ns);
@@ -232,8 +234,8 @@ fn a_file_is_cut_off_when_nothing_is_written_behind_its_new_end() {
         cutting.join().expect("it does not panic").expect("less is always possible");
         control.resize(4 * MIB).expect("room");
         drive.with(|host, _| host.stack.resize(4 * MIB));
-        assert_eq!(drive.run(read(across.end() - 4096, 4096), one(1 << 20, 4096)), Status::SUCCESS);
-        assert!(drive.bytes(1 << 20, 4096).iter().all(|byte| *byte == 0), "it was cut off");
+        assert_eq!(drive.run(read(across.end() - 4096, 4096), one(4 << 20, 4096)), Status::SUCCESS);
+        assert!(drive.bytes(4 << 20, 4096).iter().all(|byte| *byte == 0), "it was cut off");
         drive.stop();
     }
 }
