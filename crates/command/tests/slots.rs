@@ -229,7 +229,7 @@ impl Layer for Target {
     }
 }
 
-/// A layer that moves requests up by `shift` bytes, and keeps them while it is told to.
+/// A layer that moves requests up by `shift` bytes, and parks them before that if `keeps` is set.
 struct Over {
     shift: u64,
     keeps: bool,

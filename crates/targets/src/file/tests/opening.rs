@@ -180,6 +180,44 @@ fn statx(folder: &Path) -> bool {
     stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && (1..=4096).contains(&stat.stx_dio_offset_align)
 }
 
+/// Checks the description from which hosts and sets learn what the storage is.
+#[test]
+fn a_file_is_described_as_it_is() {
+    let folder = Folder::on_disk();
+    let config = folder.config("image", MIB);
+    let described = |optimal: u32, unit: u32, read_only: bool| {
+        let mut prepared = open(&FileConfig { read_only, ..config.clone() });
+        prepared.optimal_write = optimal;
+        prepared.direct = Some(Alignment { memory: 4, unit });
+        prepared.identify(77);
+        let drive = Drive::new(prepared);
+        let found = drive.with(|host, _| {
+            assert_eq!(host.stack.names().collect::<Vec<_>>(), ["file"]);
+            host.stack.characteristics()
+        });
+        drive.stop();
+        found
+    };
+    for (optimal, unit, expected) in [
+        (4096, 512, 4096),
+        (4096, 4096, 4096),
+        (512, 4096, 4096),
+        (0, 512, 512),
+        (12288, 512, 512),
+        (1 << 20, 1, 1 << 20),
+        (256, 1, 512),
+    ] {
+        let found = described(optimal, unit, false);
+        assert_eq!((found.optimal_write, found.block_size), (expected, unit.max(512)), "{optimal} {unit}");
+    }
+    let found = described(4096, 512, false);
+    assert_eq!((found.size, found.deallocate_limit, found.read_only), (MIB, 512 << 10, false));
+    assert_eq!(found.storage, Storage { id: 77, is_new: true });
+    fs::write(&config.path, vec![1; 1 << 20]).expect("room");
+    let found = described(4096, 512, true);
+    assert_eq!((found.storage, found.read_only), (Storage { id: 77, is_new: false }, true));
+}
+
 #[test]
 fn a_drive_grows_and_shrinks_with_its_file() {
     let folder = Folder::on_disk();
