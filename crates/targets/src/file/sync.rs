@@ -257,6 +257,51 @@ mod tests {
         assert!(!syncs.is_due() && begin(&mut syncs) == (false, vec![]));
     }
 
+    /// Checks that a command that ends early takes no other with it, wherever both are.
+    #[test]
+    fn one_that_leaves_leaves_alone() {
+        let [mut one, mut other] = two();
+        (1..=3).for_each(|number| one.join(Ticket(number)));
+        one.leave(Ticket(2));
+        assert!(begin(&mut one).0);
+        one.leave(Ticket(1));
+        one.join(Ticket(4));
+        assert_eq!(done(&mut one, true), [Ticket(3)]);
+        assert!(begin(&mut one).0);
+        one.join(Ticket(5));
+        one.leave(Ticket(4));
+        let doubt = other.doubt();
+        assert_eq!(done(&mut one, true), []);
+        other.settle(doubt, false);
+        assert!(begin(&mut one).0);
+        one.leave(Ticket(5));
+        assert!(!one.is_idle(), "the kernel has its fdatasync");
+        assert_eq!(done(&mut one, true), []);
+        assert!(one.is_idle());
+    }
+
+    #[test]
+    fn a_target_with_a_doubt_is_not_idle_and_each_doubt_is_its_own() {
+        let [mut one, mut other] = two();
+        assert!(one.is_idle() && !one.is_due());
+        let [first, second] = [(); 2].map(|()| one.doubt());
+        one.settle(first, false);
+        assert!(!one.is_idle() && other.is_idle());
+        one.settle(second, false);
+        assert!(one.is_idle() && !one.shared.has_lost());
+        one.join(Ticket(1));
+        assert!(!one.is_idle() && one.is_due());
+        one.leave(Ticket(1));
+        // The other doubt is open when the target goes.
+        let first = one.doubt();
+        one.doubt();
+        one.settle(first, false);
+        drop(one);
+        other.join(Ticket(1));
+        assert_eq!(begin(&mut other), (false, vec![Ticket(1)]));
+        assert!(other.shared.has_lost());
+    }
+
     #[test]
     fn after_a_failed_one_nobody_hopes() {
         let [mut syncs, _] = two();

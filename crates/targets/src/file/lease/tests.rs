@@ -38,7 +38,7 @@ fn one_that_is_held_is_refused_and_one_given_back_is_taken() {
     let folder = Folder::on_disk();
     let path = blank(&folder);
     let first = take(&path, QUICK).expect("nobody has it");
-    assert!(first.is_held(now_ns()) && look(&path).is_ok());
+    assert!(first.is_held(now_ns()) && super::super::probe_lease(&path).is_ok());
     let refused = take(&path, QUICK).expect_err("it is renewed").at(Path::new("/the/storage"));
     assert!(refused.is_in_use());
     let words = refused.to_string();
@@ -92,6 +92,7 @@ fn what_is_no_lease_is_left_alone() {
         let refused = refused.expect_err("it is something else").at(Path::new("/the/storage"));
         assert!(refused.to_string().contains("is no lease") && !refused.is_in_use());
     }
+    assert!(super::super::probe_lease(&path).is_err());
     assert_eq!(fs::read(&path).expect("it is there"), data);
     for name in ["missing", "."] {
         let refused = take(&folder.path().join(name), QUICK).expect_err("no file");

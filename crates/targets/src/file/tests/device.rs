@@ -57,7 +57,7 @@ fn a_block_device_is_a_drive() {
     let Some(device) = Loop::over(&image.path, 512) else {
         return eprintln!("not tested: this user may not make a loop device");
     };
-    let config = FileConfig { path: device.0.clone(), size: None, ..image };
+    let config = FileConfig { path: device.0.clone(), size: None, ..image.clone() };
     let too_much = FileConfig { size: Some(8 * MIB), ..config.clone() };
     let refused = PreparedFile::open(&too_much).expect_err("it has 4 MiB").to_string();
     assert!(refused.contains("has 4194304 bytes, not 8388608"), "{refused}");
@@ -66,6 +66,13 @@ fn a_block_device_is_a_drive() {
     assert_eq!(prepared.size(), 4 * MIB);
     let control = prepared.control();
     assert!(control.resize(8 * MIB).is_err());
+    for size in [2 * MIB, 4 * MIB] {
+        control.resize(size).expect("the device has so much");
+    }
+    assert_eq!(control.held().expect("it is there"), 4 * MIB);
+    // Its data is that of the file below, by whichever path.
+    let refused = PreparedFile::open(&image).expect_err("it is in use");
+    assert!(refused.is_in_use() && refused.to_string().contains(&*device.0.to_string_lossy()), "{refused}");
     let drive = Drive::new(prepared);
     assert!(PreparedFile::open(&config).expect_err("it is in use").is_in_use());
 
@@ -83,6 +90,9 @@ fn a_block_device_is_a_drive() {
     assert!(bytes[..32 << 10].iter().all(|&byte| byte == 0));
     assert!(bytes[32 << 10..].iter().all(|&byte| byte == 3));
     drive.stop();
+    let _owner = open_again(&image);
+    let refused = PreparedFile::open(&config).expect_err("the file below is in use");
+    assert!(refused.is_in_use() && refused.to_string().contains("has the same data as"), "{refused}");
 }
 
 #[test]

@@ -93,8 +93,10 @@ fn after_a_failed_flush_no_later_one_succeeds() {
     let config = folder.config("image", MIB);
     let mut prepared = open(&config);
     prepared.sync = dev_full().into();
-    let drive = Drive::new(prepared);
+    let (control, drive) = (prepared.control(), Drive::new(prepared));
+    assert!(!control.has_lost());
     assert_eq!(drive.flush(), Status::WRITE_FAULT);
+    assert!(control.has_lost());
     assert_eq!(drive.flush(), Status::WRITE_FAULT);
     let durable = Request { fua: true, ..request(Operation::WriteZeroes, 0, 4096) };
     assert_eq!(drive.run(durable, Vec::new()), Status::WRITE_FAULT);

@@ -10,6 +10,7 @@ fn commands_fail_when_the_lease_is_lost() {
     let (lease, config) = (blank(&folder), folder.config("image", MIB));
     let prepared = PreparedFile::open_timed(&config, Some(&lease), QUICK).expect("nobody has the lease");
     let control = prepared.control();
+    assert!(control.has_lease() && !open(&folder.config("other", MIB)).control().has_lease());
     let drive = Drive::new(prepared);
     control.resize(2 * MIB).expect("the lease is held");
     drive.fill(0, vec![1; 4096]);

@@ -142,6 +142,33 @@ fn a_look_finds_what_opening_would_and_changes_nothing() {
 }
 
 #[test]
+fn a_look_checks_the_size_as_opening_does() {
+    let folder = Folder::on_disk();
+    fs::write(folder.0.join("image"), vec![0; 8192]).expect("room");
+    for read_only in [false, true] {
+        for (size, is_good) in [
+            (Some(511), false),
+            (Some(512), true),
+            (Some(8192), true),
+            (None, true),
+            (Some(8704), !read_only),
+        ] {
+            let config = FileConfig { size, read_only, ..folder.config("image", 0) };
+            assert_eq!(config.probe(true).is_ok(), is_good, "{size:?} {read_only}");
+        }
+    }
+    for (size, is_good) in [(511, false), (512, true), (1024, true)] {
+        assert_eq!(folder.config("missing", size).probe(true).is_ok(), is_good, "{size}");
+    }
+    // No program that runs can be written.
+    let path = std::env::current_exe().expect("a test has a program");
+    let program = FileConfig { path, size: None, raw: true, ..folder.config("", 0) };
+    let refused = program.probe(false).expect_err("it runs");
+    assert!(!refused.is_in_use() && refused.io_error().is_some(), "{refused}");
+    FileConfig { read_only: true, ..program }.probe(true).expect("it can be read");
+}
+
+#[test]
 fn a_size_makes_grows_or_hides() {
     let folder = Folder::on_disk();
     let config = folder.config("image", MIB);
@@ -169,6 +196,21 @@ fn a_disk_is_used_directly() {
     let stat = statx(&folder.0);
     let prepared = open(&FileConfig { block_size: 4096, ..folder.config("image", MIB) });
     assert_eq!(prepared.is_direct(), stat);
+    let flags = rustix::fs::fcntl_getfl(&prepared.data).expect("it is open");
+    assert_eq!(flags.contains(rustix::fs::OFlags::DIRECT), stat);
+    assert!(!open(&FileConfig { block_size: 4096, ..Folder::in_memory().config("image", MIB) }).is_direct());
+}
+
+/// Checks a target for hosts with blocks of their own size.
+#[test]
+fn a_part_of_a_file_has_its_own_block_size() {
+    let folder = Folder::on_disk();
+    let control = open(&folder.config("image", MIB)).control();
+    assert!(control.open_part(4096).is_err(), "the lock is gone with the only target");
+    let whole = open(&folder.config("image", MIB));
+    let part = whole.control().open_part(4096).expect("it is open");
+    assert_eq!([&whole, &part].map(|it| it.control.block_size.load(Relaxed)), [512, 4096]);
+    assert_eq!((part.size(), part.is_direct()), (MIB, whole.is_direct()));
 }
 
 /// Returns whether the kernel reports the alignment of direct I/O for files in this folder.
@@ -212,10 +254,12 @@ fn a_file_is_described_as_it_is() {
     }
     let found = described(4096, 512, false);
     assert_eq!((found.size, found.deallocate_limit, found.read_only), (MIB, 512 << 10, false));
+    assert!(found.volatile_cache, "the file system stores the place of data later than the data");
     assert_eq!(found.storage, Storage { id: 77, is_new: true });
     fs::write(&config.path, vec![1; 1 << 20]).expect("room");
     let found = described(4096, 512, true);
     assert_eq!((found.storage, found.read_only), (Storage { id: 77, is_new: false }, true));
+    assert!(!found.volatile_cache, "nothing is written");
 }
 
 #[test]
@@ -240,6 +284,10 @@ fn a_drive_grows_and_shrinks_with_its_file() {
     control.resize(2 * MIB).expect("less is always possible");
     assert_eq!(drive.run(read(3 * MIB, 4096), one(0, 4096)), Status::LBA_OUT_OF_RANGE);
     assert_eq!(fs::metadata(&config.path).expect("it is there").len(), 2 * MIB);
+    let held = |control: &FileControl| control.held().expect("it is there");
+    assert_eq!(held(&control), 2 * MIB);
+    fs::OpenOptions::new().write(true).open(&config.path).expect("a file").set_len(3 * MIB).expect("room");
+    assert_eq!(held(&control), 3 * MIB, "more than the drive has");
     drive.stop();
 }
 
@@ -342,6 +390,27 @@ fn a_file_is_new_until_it_is_written_to_and_another_file_is_another() {
     fs::write(&path, &zeros).expect("room");
     let anew = of("a");
     assert!(!anew.is_new && (anew.id != first.id || first.id == 0), "made anew");
+}
+
+/// Checks the number of a file in a file system with stable inodes, as earlier versions have stored it.
+#[test]
+fn a_file_has_the_number_of_its_inode_and_its_birth() {
+    use super::super::storage_at;
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    let folder = Folder::in_memory();
+    let path = folder.config("image", MIB).path;
+    let first = PreparedFile::open(&folder.config("image", MIB)).expect("it can be opened").storage;
+    let flags = StatxFlags::INO | StatxFlags::BTIME;
+    let stat = statx(CWD, &path, AtFlags::empty(), flags).expect("it is there");
+    let born = match stat.stx_mask & StatxFlags::BTIME.bits() != 0 {
+        true => [stat.stx_btime.tv_sec.cast_unsigned(), stat.stx_btime.tv_nsec.into()],
+        false => [0; 2],
+    };
+    let name = [stat.stx_ino, born[0], born[1]].map(u64::to_le_bytes);
+    assert_eq!(first.id, Storage::named(name.as_flattened()).id);
+    assert_eq!(storage_at(&path).expect("it is there").id, first.id);
+    assert!(storage_at(&folder.path().join("missing")).is_err());
+    assert_eq!(storage_at(Path::new("/dev/null")).expect("it is there").id, 0, "a device without a name");
 }
 
 /// Checks that another opening reads from the disk: after a failed write-back, a page may differ from the

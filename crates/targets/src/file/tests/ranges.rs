@@ -202,3 +202,32 @@ fn what_the_file_system_refuses_is_done_in_the_next_best_way() {
     // The last results of the kernel were replaced, and its changes are there.
     assert!(zeroed(&bytes[..640 << 10]) && bytes[644 << 10..].iter().all(|byte| *byte == OLD));
 }
+
+/// Checks zeros that are written from buffers which had other data before.
+#[test]
+fn zeros_are_zeros_from_every_buffer() {
+    const EACH: u64 = BUFFER_BYTES as u64;
+    const COUNT: u16 = staging::BUFFERS as u16;
+    let folder = Folder::on_disk();
+    let config = folder.config("image", 2 * EACH * u64::from(COUNT));
+    let mut prepared = open(&config);
+    // Only whole pages are direct. Ranges can neither be zeroed nor freed.
+    prepared.direct = prepared.direct.map(|it| Alignment { memory: 4096, ..it });
+    (prepared.punches, prepared.control.properties.volatile_cache) = (false, true);
+    let is_direct = prepared.is_direct();
+    let drive = Drive::new(prepared);
+    drive.fill(0, vec![OLD; MEMORY]);
+    let all = |each: &dyn Fn(u64) -> Command3| drive.submit((0..u64::from(COUNT)).map(each).collect());
+    all(&|number| (number as u16, write(number * EACH, EACH), one(1, BUFFER_BYTES as u32)));
+    (0..COUNT).for_each(|cid| assert_eq!(drive.status(cid), Status::SUCCESS));
+    assert_eq!(drive.run(write(EACH * u64::from(COUNT), EACH), one(1, BUFFER_BYTES as u32)), Status::SUCCESS);
+    drive.with(|host, _| host.answers = vec![-libc::EOPNOTSUPP].into());
+    let beyond = u64::from(COUNT) * EACH;
+    assert_eq!(drive.run(request(Operation::WriteZeroes, beyond, 512), Vec::new()), Status::SUCCESS);
+    all(&|number| (number as u16, request(Operation::WriteZeroes, number * EACH, EACH), Vec::new()));
+    (0..COUNT).for_each(|cid| assert_eq!(drive.status(cid), Status::SUCCESS));
+    let bytes = fs::read(&config.path).expect("it is there");
+    assert!(bytes[..beyond as usize + 512].iter().all(|byte| *byte == 0), "{is_direct}");
+    assert!(bytes[beyond as usize + 512..(beyond + EACH) as usize].iter().all(|byte| *byte == OLD));
+    drive.stop();
+}
