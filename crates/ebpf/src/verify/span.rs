@@ -235,6 +235,132 @@ mod tests {
         span.min <= value && value <= span.max
     }
 
+    /// Returns the smallest span of the values that are left, if any are.
+    fn hull(values: impl Iterator<Item = u64> + Clone) -> Option<Span> {
+        Some(Span { min: values.clone().min()?, max: values.max()? })
+    }
+
+    /// Compares all small spans, and those below the top of each width, with all their values. A wider result would be
+    /// right, but leave accesses without a proof.
+    #[test]
+    fn refinement_leaves_no_value_too_many() {
+        for (width, base) in [
+            (Width::W64, 0),
+            (Width::W32, 0),
+            (Width::W64, u64::MAX - 5),
+            (Width::W32, u64::from(u32::MAX) - 5),
+            (Width::W64, (u64::MAX >> 1) - 5),
+            (Width::W32, u64::from(u32::MAX >> 1) - 5),
+        ] {
+            let spans: Vec<Span> = (0..6)
+                .flat_map(|min| (min..6).map(move |max| Span { min: base + min, max: base + max }))
+                .collect();
+            for (a, b) in spans.iter().flat_map(|a| spans.iter().map(move |b| (*a, *b))) {
+                for cond in CONDS {
+                    let pairs = (a.min..=a.max).flat_map(|x| (b.min..=b.max).map(move |y| (x, y)));
+                    let left = pairs.filter(|(x, y)| alu::compare(cond, width, *x, *y));
+                    let left: Vec<(u64, u64)> = left.collect();
+                    let [xs, ys] = [hull(left.iter().map(|it| it.0)), hull(left.iter().map(|it| it.1))];
+                    let is_signed = matches!(cond, Cond::SGt | Cond::SGe | Cond::SLt | Cond::SLe);
+                    let half = if width == Width::W32 { u64::from(u32::MAX >> 1) } else { u64::MAX >> 1 };
+                    // Negative numbers are not followed.
+                    let expected = match is_signed && a.max.max(b.max) > half {
+                        true => Some((a, b)),
+                        false => xs.zip(ys),
+                    };
+                    assert_eq!(a.refine(cond, width, b), expected, "{a:?} {cond:?} {width:?} {b:?}");
+                }
+            }
+        }
+        let large = Span { min: 0, max: 1 << 32 };
+        assert_eq!(large.refine(Cond::Lt, Width::W32, Span::exactly(5)), Some((large, Span::exactly(5))));
+        assert_eq!(Span::up_to(9).refine(Cond::Lt, Width::W32, large), Some((Span::up_to(9), large)));
+        assert_eq!(Span::up_to(9).refine(Cond::Set, Width::W64, large), Some((Span::up_to(9), large)));
+    }
+
+    /// Compares arithmetic on small spans with all results, where spans of them are exact.
+    #[test]
+    fn arithmetic_is_exact_where_a_span_can_be() {
+        let spans: Vec<Span> =
+            (0..7).flat_map(|min| (min..7).map(move |max| Span { min: 10 + min, max: 10 + max })).collect();
+        let small: Vec<Span> =
+            (0..7).flat_map(|min| (min..7).map(move |max| Span { min: 1 + min, max: 1 + max })).collect();
+        for width in [Width::W64, Width::W32] {
+            for (a, b) in spans.iter().flat_map(|a| small.iter().map(move |b| (*a, *b))) {
+                for op in [AluOp::Add, AluOp::Sub, AluOp::Mul, AluOp::Div, AluOp::Mov, AluOp::Lsh, AluOp::Rsh]
+                {
+                    if matches!(op, AluOp::Lsh | AluOp::Rsh) && b.value().is_none() {
+                        continue;
+                    }
+                    let pairs = (a.min..=a.max).flat_map(|x| (b.min..=b.max).map(move |y| (x, y)));
+                    let exact = hull(pairs.map(|(x, y)| alu::alu(op, width, x, y)));
+                    assert_eq!(Some(a.alu(op, width, b)), exact, "{a:?} {op:?} {width:?} {b:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn other_arithmetic_has_these_bounds() {
+        const HALF: u64 = u32::MAX as u64;
+        let span = |min, max| Span { min, max };
+        let (a, full) = (span(20, 100), Span::FULL);
+        for (a, op, b, wide, narrow) in [
+            (a, AluOp::Mod, span(7, 9), span(0, 8), span(0, 8)),
+            (a, AluOp::Mod, span(7, 500), span(0, 100), span(0, 100)),
+            (a, AluOp::Mod, span(0, 9), span(0, 100), span(0, 100)),
+            (a, AluOp::Div, span(0, 9), span(0, 100), span(0, 100)),
+            (a, AluOp::And, span(7, 9), span(0, 9), span(0, 9)),
+            (a, AluOp::Or, span(7, 9), span(20, 127), span(20, 127)),
+            (a, AluOp::Or, span(30, 200), span(30, 255), span(30, 255)),
+            (a, AluOp::Xor, span(7, 9), span(0, 127), span(0, 127)),
+            (a, AluOp::Rsh, span(1, 2), span(0, 100), span(0, 100)),
+            (a, AluOp::Lsh, span(1, 2), full, span(0, HALF)),
+            (a, AluOp::Arsh, Span::exactly(2), span(5, 25), span(5, 25)),
+            (a, AluOp::SDiv, span(7, 9), full, span(0, HALF)),
+            (a, AluOp::SMod, span(7, 9), full, span(0, HALF)),
+            (a, AluOp::Rsh, span(31, 32), span(0, 100), span(0, HALF)),
+            (a, AluOp::Rsh, Span::exactly(32), span(0, 0), span(0, HALF)),
+            (a, AluOp::Rsh, Span::exactly(31), span(0, 0), span(0, 0)),
+            (span(0, 0), AluOp::Or, span(0, 1), span(0, 1), span(0, 1)),
+            // A number below zero is subtracted.
+            (a, AluOp::Add, Span::exactly(-20i64 as u64), span(0, 80), span(0, HALF)),
+            (a, AluOp::Add, Span::exactly(-21i64 as u64), full, span(0, HALF)),
+            (a, AluOp::Sub, span(1, 20), span(0, 99), span(0, 99)),
+            (a, AluOp::Sub, span(1, 21), full, span(0, HALF)),
+            (span(0, u64::MAX - 1), AluOp::Add, span(0, 1), full, span(0, HALF)),
+            (span(0, u64::MAX), AluOp::Add, span(0, 1), full, span(0, HALF)),
+            (span(0, 1 << 40), AluOp::Mul, span(2, 1 << 24), full, span(0, HALF)),
+            (span(1, HALF), AluOp::Add, span(0, 1), span(1, HALF + 1), span(0, HALF)),
+            (span(1, 3), AluOp::Lsh, Span::exactly(62), span(1 << 62, 3 << 62), span(0, HALF)),
+            (span(1, 3), AluOp::Lsh, Span::exactly(63), full, span(0, HALF)),
+            (span(1, 3), AluOp::Lsh, Span::exactly(30), span(1 << 30, 3 << 30), span(1 << 30, 3 << 30)),
+            (
+                span(1, i64::MAX as u64),
+                AluOp::Arsh,
+                Span::exactly(1),
+                span(0, i64::MAX as u64 / 2),
+                span(0, HALF),
+            ),
+            (span(1, 1 << 63), AluOp::Arsh, Span::exactly(1), full, span(0, HALF)),
+            (
+                span(1, i32::MAX as u64),
+                AluOp::Arsh,
+                Span::exactly(1),
+                span(0, 0x3fff_ffff),
+                span(0, 0x3fff_ffff),
+            ),
+            (span(1, 1 << 31), AluOp::Arsh, Span::exactly(1), span(0, 1 << 30), span(0, HALF)),
+        ] {
+            assert_eq!(a.alu(op, Width::W64, b), wide, "{a:?} {op:?} {b:?}");
+            assert_eq!(a.alu(op, Width::W32, b), narrow, "{a:?} {op:?} {b:?} in 32 bits");
+        }
+        assert_eq!([full.signed(), span(0, i64::MAX as u64).signed()], [None, Some((0, i64::MAX))]);
+        assert_eq!(Span::exactly(u64::MAX).signed(), Some((-1, -1)));
+        assert_eq!(span(5, 9).join(span(2, 7)), span(2, 9));
+        assert_eq!((span(5, 5).value(), span(5, 6).value()), (Some(5), None));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
