@@ -210,3 +210,143 @@ impl State {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(min: u64, max: u64) -> Value {
+        Value::Number(Span { min, max })
+    }
+
+    fn pointer(base: Base, low: i64, high: i64, nullable: bool) -> Value {
+        Value::Pointer(Pointer { base, low, high, nullable })
+    }
+
+    #[test]
+    fn two_values_are_joined_to_one_that_covers_both() {
+        use Base::{Context, Frame, Map};
+        let (zero, context) = (number(0, 0), pointer(Context, 4, 8, false));
+        let nullable = pointer(Context, 4, 8, true);
+        for (a, b, joined, widened) in [
+            (context, context, context, context),
+            (Value::Unknown, context, Value::Unknown, Value::Unknown),
+            (Value::Map(1), Value::Map(2), Value::Unknown, Value::Unknown),
+            (Value::Map(1), zero, Value::Unknown, Value::Unknown),
+            (number(3, 5), number(4, 4), number(3, 5), number(3, 5)),
+            (number(3, 5), number(4, 9), number(3, 9), Value::ANY_NUMBER),
+            (number(3, 5), number(2, 4), number(2, 5), Value::ANY_NUMBER),
+            (context, pointer(Context, 5, 6, false), context, context),
+            (context, pointer(Context, 2, 6, false), pointer(Context, 2, 8, false), Value::Unknown),
+            (context, pointer(Context, 5, 9, false), pointer(Context, 4, 9, false), Value::Unknown),
+            (context, pointer(Context, 5, 6, true), nullable, nullable),
+            (nullable, pointer(Context, 5, 6, false), nullable, nullable),
+            (context, pointer(Frame, 4, 8, false), Value::Unknown, Value::Unknown),
+            (pointer(Map(1), 0, 0, false), pointer(Map(2), 0, 0, false), Value::Unknown, Value::Unknown),
+            (context, zero, nullable, nullable),
+            (zero, context, nullable, nullable),
+            (context, number(0, 1), Value::Unknown, Value::Unknown),
+            (context, number(1, 1), Value::Unknown, Value::Unknown),
+        ] {
+            assert_eq!((a.join(b, false), a.join(b, true)), (joined, widened), "{a:?} and {b:?}");
+            for value in [a, b] {
+                assert_eq!(value.join(Value::Uninit, false), Value::Uninit);
+                assert_eq!(Value::Uninit.join(value, true), Value::Uninit);
+            }
+        }
+    }
+
+    #[test]
+    fn a_pointer_is_followed_within_its_limits() {
+        let at = |low, high| Pointer { base: Base::Context, low, high, nullable: false };
+        let far = OFFSET_MAX as u64;
+        let down = |by: u64| Span::exactly(by.wrapping_neg());
+        for (from, by, is_down, low, high) in [
+            (at(4, 8), Span { min: 1, max: 3 }, false, 5, 11),
+            (at(4, 8), Span { min: 1, max: 3 }, true, 1, 7),
+            (at(4, 8), down(3), false, 1, 5),
+            (at(4, 8), down(3), true, 7, 11),
+            (at(0, 0), Span::exactly(far), false, OFFSET_MAX, OFFSET_MAX),
+            (at(0, 0), Span::exactly(far), true, -OFFSET_MAX, -OFFSET_MAX),
+            (at(0, 0), down(far), false, -OFFSET_MAX, -OFFSET_MAX),
+        ] {
+            assert_eq!(from.moved(by, is_down), pointer(Base::Context, low, high, false), "{from:?} {by:?}");
+        }
+        for (from, by, is_down) in [
+            (at(0, 0), Span::exactly(far + 1), false),
+            (at(0, 0), down(far + 1), false),
+            (at(0, 1), Span::exactly(far), false),
+            (at(-1, 0), Span::exactly(far), true),
+            (at(0, 0), Span::FULL, false),
+            (at(0, 0), Span { min: 0, max: far + 1 }, false),
+            (Pointer { nullable: true, ..at(0, 0) }, Span::exactly(0), false),
+        ] {
+            assert_eq!(from.moved(by, is_down), Value::Unknown, "{from:?} {by:?}");
+        }
+    }
+
+    /// Compares writes and reads of a frame with a list of the bytes that were written.
+    #[test]
+    fn a_frame_has_the_bytes_that_were_written() {
+        let start = || State::start([Value::Uninit; 5]);
+        let (seven, frame) = (number(7, 7), FRAME_BYTES as i64);
+        for (offset, bytes) in
+            [(-8, 8), (-frame, 8), (-4, 4), (-7, 2), (-12, 8), (-24, 16), (-3, 1), (-30, 17)]
+        {
+            let mut state = start();
+            state.spill(offset, bytes, seven);
+            let end = offset + bytes as i64;
+            for (at, length) in (-frame..0).flat_map(|at| [1, 2, 4, 8].map(|length| (at, length))) {
+                let (value, is_written) = state.fill(at, length);
+                let inside = at >= offset && (at + length as i64).min(0) <= end;
+                assert_eq!(is_written, inside, "{length} bytes at {at}, of {bytes} at {offset}");
+                let is_whole = (at, length) == (offset, bytes) && bytes == 8 && offset % 8 == 0;
+                assert_eq!(value, if is_whole { seven } else { Value::Unknown }, "{length} bytes at {at}");
+            }
+        }
+        assert_eq!(start().fill(-frame - 1, 8), (Value::Unknown, true), "no slot of the frame");
+        // A part that is written later is not the value any more.
+        for (offset, bytes) in [(-8, 4), (-4, 4), (-5, 1), (-12, 8), (-16, 16)] {
+            let mut state = start();
+            state.spill(-8, 8, seven);
+            state.spill(offset, bytes, number(1, 1));
+            assert_eq!(state.fill(-8, 8), (Value::Unknown, true), "{bytes} bytes at {offset}");
+        }
+        let mut state = start();
+        state.spill(-8, 8, seven);
+        state.disturb();
+        assert_eq!(state.fill(-8, 8), (Value::Unknown, true));
+    }
+
+    #[test]
+    fn a_path_leaves_what_all_paths_have() {
+        let with = |spills: &[(i64, usize)]| {
+            let mut state = State::start([Value::Uninit; 5]);
+            spills.iter().for_each(|(offset, bytes)| state.spill(*offset, *bytes, number(7, 7)));
+            state
+        };
+        let (both, one) = (with(&[(-8, 8), (-16, 8)]), with(&[(-8, 8)]));
+        let mut joined = both.clone();
+        assert!(!joined.join(&both, false) && joined == both);
+        assert!(joined.join(&one, false));
+        assert_eq!(
+            (joined.fill(-8, 8), joined.fill(-16, 8)),
+            ((number(7, 7), true), (Value::Unknown, false))
+        );
+        assert!(!joined.join(&one, false) && !joined.join(&both, false), "nothing is left to lose");
+        // The upper half alone is lost.
+        let (mut low, whole) = (with(&[(-8, 4)]), with(&[(-8, 8)]));
+        assert_eq!([low.join(&whole, false), low.fill(-8, 4).1, low.fill(-8, 8).1], [false, true, false]);
+        let mut whole = whole;
+        assert!(whole.join(&with(&[(-4, 4)]), false));
+        assert_eq!([whole.fill(-4, 4).1, whole.fill(-8, 4).1], [true, false]);
+        let mut registers = with(&[]);
+        let mut other = registers.clone();
+        registers.set(Reg::RETURN, number(1, 1));
+        other.set(Reg::RETURN, number(2, 2));
+        assert!(registers.join(&other, false) && registers.get(Reg::RETURN) == number(1, 2));
+        assert_eq!(registers.operand(Operand::Imm(-1)), number(u64::MAX, u64::MAX));
+        assert_eq!(registers.operand(Operand::Reg(Reg::RETURN)), number(1, 2));
+        assert_eq!(registers.get(Reg::FRAME), pointer(Base::Frame, 0, 0, false));
+    }
+}
