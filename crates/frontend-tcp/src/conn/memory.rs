@@ -204,3 +204,94 @@ impl QueueMemory {
         (entry.phase() == phase).then_some(entry)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that the parts of a queue's memory follow one another, and that each is as long as its limit.
+    #[test]
+    fn the_parts_of_a_queue_do_not_overlap() {
+        for capsules in [1, 63, 64, 1023] {
+            let memory = QueueMemory::new(5, capsules).expect("memory");
+            let (count, entries) = (usize::from(capsules), u32::from(capsules) + 1);
+            let page = |bytes: usize| bytes.next_multiple_of(4096);
+            let pair = memory.queue_pair();
+            assert_eq!((memory.entries(), pair.entries, pair.id, pair.sq), (entries, entries, 5, 6 << 28));
+            let cq = page(entries as usize * 64);
+            assert_eq!(pair.cq, (6 << 28) + cq as u64);
+            let heads = cq + page(entries as usize * 16);
+            assert_eq!((memory.heads(0), memory.heads(capsules - 1)), (heads, heads + (count - 1) * 512));
+            assert_eq!(memory.term_head(), heads + count * 512);
+            let staging = heads + page((count + 1) * 512);
+            assert_eq!(memory.staging(), staging);
+            let inline = staging + (64 << 10);
+            assert_eq!(
+                (memory.inline(0), memory.inline(capsules - 1)),
+                (inline, inline + (count - 1) * 8192)
+            );
+            let pool = inline + count * 8192;
+            assert_eq!((memory.pool(), memory.region.len()), (pool, pool + (4 << 20)));
+            assert!((memory.region.len() as u64) < STRIDE, "the next queue's memory begins behind it");
+            let end = memory.region.len();
+            for (range, is_data) in [
+                (inline..inline, true),
+                (inline..end, true),
+                (inline - 1..end, false),
+                (inline..end + 1, false),
+                (end..end, true),
+                (pool..inline, pool == inline),
+            ] {
+                assert_eq!(memory.has_data(&range), is_data, "{range:?}");
+            }
+            for (range, is_staged) in [
+                (0..0, true),
+                (0..64 << 10, true),
+                (0..(64 << 10) + 1, false),
+                (5..4, false),
+                (70_000..70_001, false),
+            ] {
+                assert_eq!(memory.has_staged(&range), is_staged, "{range:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn entries_and_data_are_read_as_they_were_written() {
+        let memory = QueueMemory::new(0, 3).expect("memory");
+        assert_eq!(memory.address(8), STRIDE + 8);
+        let entry = SubmissionEntry { cid: 7, cdw15: 9, ..SubmissionEntry::default() };
+        memory.put_entry(2, &entry);
+        let mut bytes = [0; 64];
+        memory.read(2 * 64, &mut bytes);
+        assert_eq!(bytes, zerocopy::IntoBytes::as_bytes(&entry));
+        let place = memory.cq + 3 * 16;
+        // The phase is bit 16 of the last dword.
+        memory.write(place, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 1, 0]);
+        assert_eq!(memory.completion(3, true).map(|entry| entry.cid), Some(5));
+        assert!(memory.completion(3, false).is_none() && memory.completion(2, true).is_none());
+        memory.clear_completions();
+        assert!(memory.completion(3, true).is_none() && memory.completion(3, false).is_some());
+        let data: Vec<u8> = (0..10_000).map(|n| (n % 251) as u8).collect();
+        let pool = memory.pool();
+        memory.write(pool + 3, &data);
+        assert_eq!(memory.digest(pool + 3, data.len()), sluice_nvme_tcp::crc32c(&data));
+        memory.copy_within(pool + 3, pool + 20_000, data.len());
+        let mut copy = vec![0; data.len()];
+        memory.read(pool + 20_000, &mut copy);
+        assert!(copy == data);
+        memory.zero(pool + 20_001, 5000);
+        memory.read(pool + 20_000, &mut copy);
+        assert!(
+            copy[0] == data[0] && copy[1..5001].iter().all(|byte| *byte == 0) && copy[5001..] == data[5001..]
+        );
+        let segment = memory.segment(pool, 100);
+        assert_eq!(segment.len(), 100);
+        // The queues stay, and headers and data go.
+        memory.give_back();
+        memory.read(2 * 64, &mut bytes);
+        assert_eq!(bytes, zerocopy::IntoBytes::as_bytes(&entry));
+        memory.read(pool + 3, &mut copy);
+        assert!(copy.iter().all(|byte| *byte == 0));
+    }
+}

@@ -8,6 +8,9 @@ use sluice_nvme::{SglDescriptor, SglType, Status, SubmissionEntry};
 use std::collections::VecDeque;
 use zerocopy::{FromBytes, IntoBytes};
 
+#[cfg(test)]
+mod tests;
+
 /// Stage of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
