@@ -292,4 +292,123 @@ mod tests {
         let done = 15 * each + u128::from(u64::MAX) + 512;
         assert_eq!(erasure.progress(|_| u64::MAX), (done, PASSES * each));
     }
+
+    fn format() -> Purpose {
+        Purpose::Format { nsid: 1, block_size: 512 }
+    }
+
+    /// Operation, whether it deallocates, namespace, offset and length.
+    type Chunk = (Operation, bool, u32, u64, u64);
+
+    /// Checks that each pass covers each namespace once and without a gap, in chunks that end at whole blocks.
+    #[test]
+    fn every_byte_is_in_one_chunk_of_each_pass() {
+        let passes = vec![
+            Pass::Pattern(7),
+            Pass::Flush,
+            Pass::Zeroes { deallocate: true },
+            Pass::Zeroes { deallocate: false },
+        ];
+        for (most, sizes) in [
+            (u64::from(TRANSFER_MAX) * 4 + 512, [3 * u64::from(TRANSFER_MAX) + 4096, 512]),
+            (8191, [10_240, 0]),
+            (u64::MAX, [u64::from(TRANSFER_MAX), 4096]),
+        ] {
+            let bytes_of = |nsid: u32| sizes[nsid as usize - 1];
+            let mut erasure = Erasure::new(format(), vec![1, 2], passes.clone(), 0, 0);
+            let total: u64 = sizes.iter().sum();
+            let (mut done, mut found) = (0u128, Vec::<Chunk>::new());
+            while let Some((nsid, request)) = erasure.next_chunk(most, bytes_of) {
+                assert_eq!(erasure.next_chunk(most, bytes_of), Some((nsid, request)), "until it is done");
+                assert_eq!(erasure.progress(bytes_of), (done, 3 * u128::from(total)));
+                assert_eq!(erasure.pattern(), (request.operation == Operation::Write).then_some(7));
+                assert_eq!(erasure.patterns_done(), usize::from(request.operation != Operation::Write));
+                found.push((request.operation, request.deallocate, nsid, request.offset, request.length));
+                // The caller adds the bytes of a chunk that is done, and one for a flush.
+                erasure.offset += request.length.max(1);
+                done += u128::from(request.length);
+                let limit = match request.operation {
+                    Operation::Write => (most - most % 4096).min(TRANSFER_MAX.into()),
+                    _ => most - most % 4096,
+                };
+                assert!(request.length <= limit, "{request:?}");
+                assert!(request.operation == Operation::Flush || request.length > 0);
+                assert!(request.end().is_multiple_of(4096) || request.end() == bytes_of(nsid), "{request:?}");
+            }
+            assert_eq!((done, erasure.patterns_done(), erasure.pattern()), (3 * u128::from(total), 1, None));
+            assert_eq!(erasure.progress(bytes_of), (done, done));
+            let mut expected = Vec::new();
+            for pass in &passes {
+                for (nsid, size) in (1..).zip(sizes) {
+                    let of_pass = |it: &&Chunk| {
+                        let (operation, deallocate) = match pass {
+                            Pass::Pattern(_) => (Operation::Write, false),
+                            Pass::Flush => (Operation::Flush, false),
+                            Pass::Zeroes { deallocate } => (Operation::WriteZeroes, *deallocate),
+                        };
+                        (it.0, it.1, it.2) == (operation, deallocate, nsid)
+                    };
+                    let chunks: Vec<_> = found.iter().filter(of_pass).copied().collect();
+                    let end = chunks.iter().fold(0, |end, (_, _, _, offset, length)| {
+                        assert_eq!(*offset, end, "{pass:?} of {nsid}");
+                        offset + length
+                    });
+                    match pass {
+                        Pass::Flush => assert_eq!(chunks.len(), 1),
+                        _ => assert_eq!(end, size, "{pass:?} of {nsid}"),
+                    }
+                    expected.extend(chunks);
+                }
+            }
+            assert_eq!(found, expected, "one pass after the other, one namespace after the other");
+        }
+    }
+
+    /// Checks when an erasure goes on, in each stage, paused by a reset or not, and preempted or not.
+    #[test]
+    fn an_erasure_goes_on_when_nothing_holds_it() {
+        use ErasureStage::{Erasing, New, Persisting, Unpersisted, Waiting};
+        for stage in [New, Waiting, Erasing, Persisting, Unpersisted] {
+            for bits in 0..16 {
+                let [paused, preempted, touched, in_flight] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
+                let mut erasure = Erasure::new(format(), vec![1], vec![Pass::Flush], 5, 0);
+                erasure.set_paused(paused);
+                (erasure.stage, erasure.in_flight) = (stage, in_flight);
+                (erasure.preempted, erasure.is_touched) = (preempted, touched);
+                let ends = preempted && !touched && matches!(stage, Waiting | Erasing);
+                assert_eq!(erasure.ends_preempted(), ends, "{erasure:?}");
+                let goes_on_paused = preempted && (ends || matches!(stage, New | Unpersisted));
+                let goes_on = !in_flight && stage != Persisting && (!paused || goes_on_paused);
+                assert_eq!(erasure.deadline_ns().is_some(), goes_on, "{erasure:?}");
+                assert_eq!((erasure.is_untouched(), erasure.is_preempted()), (!touched, preempted));
+            }
+        }
+        let mut erasure = Erasure::new(format(), vec![1, 3], vec![], 5, 0);
+        erasure.retry(7);
+        assert_eq!((erasure.stage, erasure.next_ns), (Unpersisted, 7 + RETRY_NS));
+        assert_eq!(erasure.deadline_ns(), Some(7 + RETRY_NS));
+        erasure.begin_again();
+        assert!(erasure.stage == Waiting && !erasure.is_untouched());
+        assert!(erasure.concerns(1) && erasure.concerns(3) && !erasure.concerns(2));
+        assert_eq!((erasure.status(), erasure.failure()), (Status::FORMAT_IN_PROGRESS, None));
+    }
+
+    /// Checks that a Preempt and Abort ends the format of one of its victims, and nothing else.
+    #[test]
+    fn a_format_is_preempted_with_its_host() {
+        let host = |number| HostId::Extended([number; 16]);
+        let with = |host| Erasure { host, ..Erasure::new(format(), vec![1], vec![], 0, 0) };
+        for (of, nsid, victims, expected) in [
+            (Some(host(1)), 1, &[host(2), host(1)][..], true),
+            (Some(host(1)), 2, &[host(1)], false),
+            (Some(host(1)), 1, &[host(2)], false),
+            (Some(host(1)), 1, &[], false),
+            (None, 1, &[host(1)], false),
+        ] {
+            let mut erasure = with(of);
+            assert_eq!((erasure.preempt(nsid, victims), erasure.is_preempted()), (expected, expected));
+        }
+        let mut erasure = with(Some(host(1)));
+        assert!(erasure.preempt(1, &[host(1)]) && erasure.preempt(1, &[host(2)]), "it stays so");
+    }
 }
