@@ -184,3 +184,142 @@ fn what_may_be_in_two_regions_is_compared() {
         }
     }
 }
+
+/// Returns the notes of a program, or none if it is refused.
+fn judged(asm: Asm) -> Option<Vec<&'static str>> {
+    let maps = vec![crate::MapDef::array("a", 8, 4).into()];
+    let program =
+        Program::load(&object(asm.mov(0, I(0)).exit(), maps), &options(Engine::Interpreted), &[]).ok()?;
+    Some(program.notes().iter().map(|note| note.text).collect())
+}
+
+/// Checks each size at and beside each end of the frame, a map's value and the context.
+#[test]
+fn an_access_lies_inside_of_its_region() {
+    for size in [Size::B1, Size::B2, Size::B4, Size::B8] {
+        let bytes = size.bytes() as i16;
+        for (offset, is_good) in
+            [(-512, true), (-513, false), (-bytes, true), (1 - bytes, false), (0, false), (-520, false)]
+        {
+            let load = judged(Asm::new().load(size, 2, 10, offset));
+            let store = judged(Asm::new().store(size, 10, offset, I(1)));
+            assert_eq!(
+                [load.is_some(), store.is_some()],
+                [is_good; 2],
+                "{bytes} bytes at {offset} of the frame"
+            );
+        }
+        for (offset, is_good) in [(0, true), (-1, false), (8 - bytes, true), (9 - bytes, false), (8, false)] {
+            let load = judged(Asm::new().map_value(2, 0, 0).load(size, 3, 2, offset));
+            let store = judged(Asm::new().map_value(2, 0, 0).store(size, 2, offset, I(1)));
+            assert_eq!(
+                [load.is_some(), store.is_some()],
+                [is_good; 2],
+                "{bytes} bytes at {offset} of a value"
+            );
+        }
+        // Bytes 0 to 31 of the context are read, and bytes 32 to 63 are written, too.
+        for (offset, reads, writes) in [
+            (0, true, false),
+            (-1, false, false),
+            (32 - bytes, true, false),
+            (32, true, true),
+            (64 - bytes, true, true),
+            (65 - bytes, false, false),
+            (64, false, false),
+        ] {
+            let load = judged(Asm::new().load(size, 2, 1, offset));
+            let store = judged(Asm::new().store(size, 1, offset, I(1)));
+            assert_eq!(
+                (load.is_some(), store.is_some()),
+                (reads, writes),
+                "{bytes} bytes at {offset} of the context"
+            );
+        }
+    }
+}
+
+/// Checks an address that is one of several: it is refused if none of them is inside, and noted if not all are.
+#[test]
+fn an_access_that_may_lie_outside_is_noted() {
+    // Register 3 has one of the numbers up to `most`.
+    let one_of =
+        |most: i32| Asm::new().load(Size::B1, 3, 1, 0).alu(crate::insn::AluOp::And, Width::W64, 3, I(most));
+    type Base = fn(Asm) -> Asm;
+    let frame: Base = |asm| asm.mov(2, R(10)).add(2, R(3));
+    let value: Base = |asm| asm.map_value(2, 0, 0).add(2, R(3));
+    let context: Base = |asm| asm.mov(2, R(1)).add(2, R(3));
+    for (name, base, most, offset, expected) in [
+        ("frame", frame, 7, -512, Some(0)),
+        ("frame", frame, 7, -15, Some(0)),
+        ("frame", frame, 7, -14, Some(1)),
+        ("frame", frame, 7, -8, Some(1)),
+        ("frame", frame, 7, -513, Some(1)),
+        ("frame", frame, 7, -7, None),
+        ("frame", frame, 7, -520, None),
+        ("value", value, 3, -3, Some(1)),
+        ("value", value, 3, 0, Some(1)),
+        ("value", value, 3, 1, None),
+        ("value", value, 3, -4, None),
+        ("context", context, 24, 0, Some(0)),
+        ("context", context, 24, 32, Some(0)),
+        ("context", context, 25, 32, Some(1)),
+        ("context", context, 24, -1, Some(1)),
+        ("context", context, 7, 57, None),
+        ("context", context, 7, -8, None),
+    ] {
+        let found = judged(base(one_of(most)).load(Size::B8, 4, 2, offset));
+        assert_eq!(found.map(|notes| notes.len()), expected, "{name}: 0 to {most} and {offset}");
+    }
+}
+
+/// Checks that stack bytes are cleared before a run where a program may read one that it has not written.
+#[test]
+fn a_stack_that_may_be_read_fresh_is_cleared() {
+    let is_fresh = |asm: Asm| {
+        let object = object(asm.mov(0, I(0)).exit(), vec![crate::MapDef::array("a", 8, 4).into()]);
+        let options = options(Engine::Interpreted);
+        let program = Program::assume_nothing(&object, &options).expect("its form is good");
+        let maps: Vec<_> = object.maps.iter().map(|spec| spec.def.clone()).collect();
+        let subject = Subject {
+            code: program.code(),
+            helpers: program.helpers(),
+            maps: &maps,
+            layout: &options.layout,
+        };
+        verify(&subject).expect("it is accepted").reads_fresh_stack
+    };
+    let written = || Asm::new().store(Size::B8, 10, -8, I(1));
+    for (name, asm, expected) in [
+        ("nothing", Asm::new(), false),
+        ("what was written", written().load(Size::B8, 2, 10, -8), false),
+        ("a part of it", written().load(Size::B4, 2, 10, -4), false),
+        ("more than that", written().load(Size::B8, 2, 10, -12), true),
+        ("beside it", written().load(Size::B1, 2, 10, -9), true),
+        (
+            "written on one path",
+            Asm::new()
+                .load(Size::B1, 2, 1, 0)
+                .branch(Cond::Eq, Width::W64, 2, I(0), "there")
+                .store(Size::B8, 10, -8, I(1))
+                .label("there")
+                .load(Size::B8, 2, 10, -8),
+            true,
+        ),
+        ("the context", Asm::new().load(Size::B8, 2, 1, 0), false),
+        (
+            "an atomic",
+            Asm::new().mov(2, I(1)).atomic(crate::insn::AtomicOp::Add, false, Size::B8, 10, -8, 2),
+            true,
+        ),
+        (
+            "an atomic after a write",
+            written().mov(2, I(1)).atomic(crate::insn::AtomicOp::Add, false, Size::B8, 10, -8, 2),
+            false,
+        ),
+        ("a key", written().map(1, 0).mov(2, R(10)).add(2, I(-8)).call(1), false),
+        ("a key that was not written", written().map(1, 0).mov(2, R(10)).add(2, I(-12)).call(1), true),
+    ] {
+        assert_eq!(is_fresh(asm), expected, "{name}");
+    }
+}
