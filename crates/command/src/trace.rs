@@ -186,6 +186,19 @@ mod tests {
         commands.into_iter().for_each(|command| slab.release(command));
     }
 
+    /// Checks traced commands that end before they enter the layers, more of them than a command has frames.
+    #[test]
+    fn a_slot_keeps_nothing_of_a_traced_command() {
+        let mut slab = Slab::new(Limits::new(1, 0)).expect("a slab");
+        slab.set_trace(Some(Trace::new(Clock::mock().0)));
+        for stamp in 0..20 {
+            let command = admit(&mut slab, stamp);
+            assert!(slab.slot(&command).frames.is_empty() && slab.begin_trace(&command));
+            assert!(slab.end_trace(&command).is_some());
+            slab.release(command);
+        }
+    }
+
     /// Checks that a place is free again as soon as its slot has another command, or none.
     #[test]
     fn commands_in_flight_keep_their_places() {

@@ -286,6 +286,7 @@ fn every_layer_hears_of_what_concerns_the_stack() {
         assert_eq!(bench.stack.take_out(0, &mut bench.slab, 9), Ok(NodeId(0)));
         assert_eq!(bench.calls(), ["1 leave 9", "1 leave 9"]);
         assert_eq!(bench.stack.names().collect::<Vec<_>>(), ["target"]);
+        assert!(bench.stack.polls(), "the target is polled as before");
     }
 }
 
@@ -338,6 +339,10 @@ impl Layer for Plain {
 
 #[test]
 fn a_layer_without_more_refuses_ends_and_reports_the_first_error() {
+    [false, true].into_iter().for_each(check_plain);
+}
+
+fn check_plain(counted: bool) {
     let (good, read, write) = (Status::SUCCESS, Status::UNRECOVERED_READ_ERROR, Status::WRITE_FAULT);
     let mut slab = Slab::new(Limits::new(2, 2)).expect("memory");
     let mut builder = StackBuilder::new();
@@ -345,6 +350,9 @@ fn a_layer_without_more_refuses_ends_and_reports_the_first_error() {
     let target = builder.add(Box::new(Plain { answers }), &[]).expect("a target");
     builder.add(Box::new(Plain { answers: Vec::new() }), &[target]).expect("a layer");
     let mut stack = builder.build();
+    if counted {
+        stack.count_layers(Arc::new(LayerCounters::new(1)), 0);
+    }
     let run = |stack: &mut Stack, slab: &mut Slab, passes| {
         let command = slab.admit(&SubmissionEntry::default(), Origin::default()).expect("room");
         slab.slot_mut(&command).request = flush();
@@ -375,4 +383,6 @@ fn a_layer_without_more_refuses_ends_and_reports_the_first_error() {
     let [command] = done.try_into().expect("nothing else ends it");
     assert_eq!(slab.slot(&command).status, Status::INTERNAL_ERROR);
     slab.release(command);
+    stack.unlink(0);
+    assert_eq!((stack.names().count(), stack.polls()), (1, false));
 }

@@ -66,6 +66,12 @@ fn room_for_children_is_made_while_commands_are_in_flight() {
         children.into_iter().chain(held).for_each(|command| slab.release(command));
         assert_eq!((slab.live().count(), slab.in_flight()), (0, 0));
     }
+    // There is room for children without a reserve for the layers.
+    let mut slab = Slab::new(Limits::new(2, 0)).expect("memory");
+    assert!(slab.make_room(3, 0));
+    let parent = admit(&mut slab);
+    let legs: Vec<Command> = (0..6).map(|_| slab.leg(&parent, request, 0)).collect();
+    legs.into_iter().chain([parent]).for_each(|command| slab.release(command));
     let mut slab = Slab::new(Limits::new(1024, 0)).expect("memory");
     assert!(!slab.make_room(1024, 0), "more than a ticket can name");
     let command = admit(&mut slab);

@@ -220,6 +220,10 @@ impl Layer for Target {
 
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
         let Request { offset, length, .. } = lane.slot(&command).request;
+        if !lane.slot(&command).origin.is_host() {
+            // No host has sent it, so its entry is any.
+            let _ = lane.entry(&command);
+        }
         self.seen.lock().expect("not poisoned").push((offset, length));
         lane.finish(command, Status::SUCCESS);
     }
@@ -291,6 +295,7 @@ impl Layer for Over {
             lane.parked_mut(ticket).expect("it is parked").request.length = 0;
             let command = lane.unpark(ticket).expect("it is parked");
             assert!(lane.parked_entry(ticket).is_none() && lane.parked(ticket).is_none());
+            assert!(lane.parked_mut(ticket).is_none());
             assert!(!lane.is_of(of, ticket));
             lane.finish(command, why);
         }
@@ -352,12 +357,15 @@ fn a_forwarded_request_lies_inside_of_the_layer_below() {
 #[test]
 fn a_layer_selects_the_commands_of_hosts_that_it_keeps() {
     let mut builder = StackBuilder::new();
-    let target = builder.add(Box::new(Target::new(1 << 20)), &[]).expect("a target");
+    let target = Target::new(1 << 20);
+    let seen = Arc::clone(&target.seen);
+    let target = builder.add(Box::new(target), &[]).expect("a target");
     let over = Over { requests: 2, ..Over::new(0, true) };
     let over = builder.add(Box::new(over), &[target]).expect("a layer");
     let mut stack = builder.build();
     assert_eq!(stack.reserve(), 2, "no command that a layer makes is divided");
-    let mut slab = Slab::new(Limits::with_reserve(8, 0, stack.reserve())).expect("memory");
+    // Their slots have numbers beyond the last one that has an entry.
+    let mut slab = Slab::new(Limits::with_reserve(1024, 0, stack.reserve())).expect("memory");
     for (cid, controller) in [(1, 0), (2, 1), (3, 1), (4, 2)] {
         let command = admit(&mut slab, cid, controller);
         slab.slot_mut(&command).request = range(0, 512);
@@ -377,6 +385,7 @@ fn a_layer_selects_the_commands_of_hosts_that_it_keeps() {
         stack.event(over, Ticket(u32::MAX), -1, &mut slab, 0);
         assert_eq!(back(&mut stack, &mut slab), []);
     }
+    assert_eq!(*seen.lock().expect("not poisoned"), [(0, 4096); 10]);
     assert_eq!(slab.live().count(), 2);
     stack.end_waiting(Controllers::of_bits(5), Status::WRITE_FAULT, &mut slab, 0);
     assert_eq!(back(&mut stack, &mut slab), [(1, Status::WRITE_FAULT), (4, Status::WRITE_FAULT)]);
@@ -435,4 +444,34 @@ fn a_fixed_target_keeps_its_size() {
         (size(main), size(aside), stack.characteristics().size),
         (Some(1 << 19), Some(1 << 20), 1 << 19)
     );
+}
+
+/// Checks a layer in the place of one that was to be flushed: no layer is to be flushed twice.
+#[test]
+fn a_layer_takes_over_the_flush_of_the_one_before() {
+    let mut builder = StackBuilder::new();
+    let target = builder.add(Box::new(Target::new(1 << 20)), &[]).expect("a target");
+    let middle = builder.add(Box::new(Over::new(0, true)), &[target]).expect("a layer");
+    let top = builder.add(Box::new(Over::new(0, true)), &[middle]).expect("a layer");
+    let (mut stack, mut slab) = (builder.build(), Slab::new(Limits::new(8, 0)).expect("memory"));
+    assert_eq!(format!("{stack:?}"), r#"["over", "over", "target"]"#);
+    let enter = |stack: &mut Stack, slab: &mut Slab, node| {
+        let command = admit(slab, 1, 0);
+        slab.slot_mut(&command).request = range(0, 512);
+        stack.submit(node, command, slab, 0);
+    };
+    [target, middle, top].into_iter().for_each(|node| enter(&mut stack, &mut slab, node));
+    stack.unlink(1);
+    let insert = |under, builder: &mut StackBuilder| builder.add(Box::new(Over::new(0, true)), &[under]);
+    stack.insert(1, insert, |_| Ok::<_, StackError>(())).expect("a stack");
+    assert_eq!(stack.chain(), [top, middle, target], "the number is used again");
+    enter(&mut stack, &mut slab, middle);
+    assert_eq!(back(&mut stack, &mut slab), [(1, Status::SUCCESS)]);
+    for (error, words) in [
+        (StackError::TooDeep { depth: 9 }, "9 layers deep"),
+        (StackError::TooManyLayers, "more than 255 layers"),
+        (StackError::NoSuchLayer(NodeId(4)), "layer 4 is used before"),
+    ] {
+        assert!(error.to_string().contains(words), "{error}");
+    }
 }
