@@ -63,3 +63,30 @@ pub(crate) fn passes(record: SanitizeRecord) -> Vec<Pass> {
     let pattern = |pass| if inverts && pass % 2 == 1 { !record.pattern } else { record.pattern };
     (0..count).flat_map(|pass| [Pass::Pattern(pattern(pass)), Pass::Flush]).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks the fields of CDW10 (Base 5.22): what is overwritten, how often, and with which pattern.
+    #[test]
+    fn an_operation_has_the_passes_that_its_host_requested() {
+        let of = |cdw10| passes(SanitizeRecord { cdw10, pattern: 0x1234, state: SanitizeState::Running });
+        for (cdw10, deallocate) in
+            [(2, true), (2 | NO_DEALLOCATE, false), (2 | 3 << 4 | INVERT_BETWEEN_PASSES, true)]
+        {
+            assert_eq!(of(cdw10), [Pass::Zeroes { deallocate }, Pass::Flush], "{cdw10:#x}");
+        }
+        for (count, expected) in [(1, 1), (2, 2), (15, 15), (0, 16)] {
+            for inverts in [false, true] {
+                let inverts_bit = if inverts { INVERT_BETWEEN_PASSES } else { 0 };
+                let found =
+                    of(action::OVERWRITE | count << 4 | inverts_bit | NO_DEALLOCATE | UNRESTRICTED_EXIT);
+                let pattern = |pass| if inverts && pass % 2 == 1 { !0x1234 } else { 0x1234 };
+                let all: Vec<Pass> =
+                    (0..expected).flat_map(|pass| [Pass::Pattern(pattern(pass)), Pass::Flush]).collect();
+                assert_eq!(found, all, "{count} {inverts}");
+            }
+        }
+    }
+}

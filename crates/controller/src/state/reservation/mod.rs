@@ -7,6 +7,8 @@
 pub(crate) mod access;
 pub(crate) mod change;
 pub(crate) mod command;
+#[cfg(test)]
+mod edges;
 pub(crate) mod host;
 pub(crate) mod name;
 pub(crate) mod notification;
