@@ -22,7 +22,8 @@ pub struct Rules {
     /// Whether writes are durable after the next flush. Otherwise, each write is durable when it is done.
     pub flushes: bool,
     /// Whether each checkpoint writes zeros over the header of its half first, and over the other header last.
-    /// Otherwise, it does so first if the failed checkpoint before it may have left a header.
+    /// Otherwise, it does so first if the failed checkpoint before it may have left a header, and last after
+    /// damage.
     pub voids: bool,
 }
 
@@ -94,7 +95,8 @@ impl Writer {
         Self { log, body, stale: false, ..Self::new(halves, rules, log.after()) }
     }
 
-    /// Drops the fallback of a log that is damaged: the other half may be older than the lost content.
+    /// Drops the fallback of a log that is damaged: the other half may be older than the lost content. The first
+    /// checkpoint writes zeros over its header last.
     pub fn after_damage(self) -> Self {
         Self { fallback: false, ..self }
     }
@@ -204,9 +206,11 @@ impl Writer {
     /// Continues behind the header of a checkpoint. The checkpoint counts from now on, also after later failures.
     fn begin_log(&mut self, buffer: &mut [u8]) -> Option<Step> {
         let old = 1 - self.target.half;
+        // After damage, the other header may be a broken one, and the next reader would stop there.
+        let voids = self.rules.voids || !self.fallback;
         (self.log, self.body, self.target) = (self.target, self.written, self.target.after());
         (self.fallback, self.doubtful) = (true, false);
-        if !self.rules.voids {
+        if !voids {
             return self.skip_to(Stage::CheckpointDone);
         }
         // An older state is never taken for the present one.

@@ -72,14 +72,28 @@ fn nothing_makes_an_old_state_count_in_a_log_that_is_damaged() {
         assert_eq!(write(&mut writer, &mut log, true, true), None);
         assert_eq!(write(&mut writer, &mut log, header_is_there, false), Some(false));
         begin(&mut writer, b"fourth");
-        let mut is_over = None;
-        while is_over.is_none() {
-            is_over = write(&mut writer, &mut log, true, true);
-            let is_damaged = matches!(load(&log).0, Outcome::Damaged { .. });
-            assert_eq!(is_damaged, is_over.is_none());
+        // The state, its header, and zeros over the other header.
+        for is_damaged in [true, false, false] {
+            let is_over = write(&mut writer, &mut log, true, true);
+            assert_eq!(matches!(load(&log).0, Outcome::Damaged { .. }), is_damaged);
+            assert_eq!(is_over.is_some(), log[..BLOCK].iter().all(|byte| *byte == 0));
         }
         assert_eq!(load(&log).1, b"fourth");
     }
+}
+
+/// Breaks both headers: the first checkpoint makes the log whole.
+#[test]
+fn a_log_without_a_whole_header_is_whole_after_one_checkpoint() {
+    let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(Magic::MIRROR, LOG_MIN, ID, 1, 0));
+    checkpoint(&mut writer, &mut log, b"first");
+    checkpoint(&mut writer, &mut log, b"second");
+    (log[20], log[HALF + 20]) = (log[20] ^ 1, log[HALF + 20] ^ 1);
+    let (Outcome::Damaged { epoch, half }, _) = load(&log) else { panic!("it is damaged") };
+    let mut writer = Writer::new(Magic::MIRROR, LOG_MIN, ID + 1, epoch, half).after_damage();
+    checkpoint(&mut writer, &mut log, b"third");
+    let loaded = Outcome::Loaded { id: ID + 1, epoch: epoch + 1, half: 1 - half };
+    assert_eq!(load(&log), (loaded, b"third".to_vec()));
 }
 
 /// Checks that no value of a header is trusted: it may be of another log size, or made up.

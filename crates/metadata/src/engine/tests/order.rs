@@ -95,7 +95,10 @@ fn a_header_that_may_be_there_is_voided_once() {
                 "there are zeros, and the body fails"
             );
         }
-        assert_eq!(checkpoint(&mut writer, None), [body, header]);
+        // The header that is not the fallback is voided last.
+        let other = Some(halves.header_at(1)).filter(|_| !has_fallback);
+        let places: Vec<u64> = [body, header].into_iter().chain(other).collect();
+        assert_eq!(checkpoint(&mut writer, None), places);
         // The half that is written now is the fallback of the next one.
         let (header, body) = (halves.header_at(1), halves.body_at(1, 0));
         assert_eq!(checkpoint(&mut writer, Some(1)), [body, header]);
