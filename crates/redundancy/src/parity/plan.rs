@@ -42,7 +42,7 @@ pub(super) fn change(
     let kept = parity & !missing;
     let reads = if kept == 0 { 0 } else { written | kept };
     let modify = (written & missing == 0).then_some(Plan { reads, way: Way::Modify });
-    let modify = modify.filter(|_| !(renews && rebuild.is_some()));
+    let modify = modify.filter(|_| !renews);
     let least = [rebuild, modify].into_iter().flatten().min_by_key(|plan| plan.reads.count_ones());
     least.or_else(|| {
         let reads = recover(columns, parities, missing)?;

@@ -206,6 +206,13 @@ fn a_plan_reads_as_little_as_it_can() {
                 }
             }
         }
+        // A plan that renews the parities leaves none out, also beside missing data.
+        for missing in 0u32..1 << members {
+            let plan = plan::change(columns, parities, 1, missing, true);
+            let way = if missing & data & !1 == 0 { Way::Rebuild } else { Way::Recover };
+            let can = missing.count_ones() as usize <= parities;
+            assert_eq!(plan.map(|plan| plan.way), can.then_some(way), "{missing:b}");
+        }
         // A small write reads its own cell and the parities at most.
         assert!(
             plan::change(columns, parities, 1, 0, false).expect("a way").reads.count_ones() as usize
