@@ -168,6 +168,7 @@ impl Parity {
             return Err(format!("members {lacking:?} lack something, which only the parities have"));
         }
         self.state.make_stale(0..self.state.regions.len(), UNSYNCED);
+        self.notes.want();
         self.background.restart();
         Ok(())
     }

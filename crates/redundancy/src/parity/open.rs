@@ -203,7 +203,7 @@ impl Parity {
             let regions = self.state.regions_of(&rows);
             let (offset, length, stripe) = (entry.row, entry.length, entry.row / geometry.chunk);
             self.state.touch(regions.clone());
-            let mut absent = Members(entry.missing).and(self.state.members);
+            let mut absent = Members(entry.missing).and(self.state.members.with(UNSYNCED));
             for role in 0..geometry.members {
                 let is_zeroes = entry.zeroes == 1;
                 let member = if is_zeroes { role } else { geometry.member(stripe, role) };

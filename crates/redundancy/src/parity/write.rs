@@ -6,6 +6,7 @@ use super::ops::Kind;
 use super::plan::Way;
 use super::ring::format::{self, Entry};
 use super::ring::{BATCH_MAX, ENTRIES_MAX};
+use super::state::UNSYNCED;
 use super::{NOTES_BYTES, OpId};
 use crate::{BLOCK, Members};
 use crc32c::crc32c_append;
@@ -81,10 +82,11 @@ impl Parity {
     /// Chooses the cells to write among those `computed`, and notes the members that miss a change.
     fn choose_cells(&mut self, id: OpId, computed: u32, parities: u32) {
         let (geometry, stripe) = (self.geometry(), self.stripe_of(id));
-        // Parities that are not computed yet are no member's loss.
-        let parities = if self.is_synced(&self.ops.list[id as usize].rect.rows) { parities } else { 0 };
+        // Parities that are not computed yet are no member's loss. They are not computed after a replay, either.
+        let is_synced = self.is_synced(&self.ops.list[id as usize].rect.rows);
+        let (parities, mut absent) = if is_synced { (parities, Members::NONE) } else { (0, UNSYNCED) };
         let op = &mut self.ops.list[id as usize];
-        let (mut cells, mut absent) = (0, Members::NONE);
+        let mut cells = 0;
         for role in (0..geometry.members).filter(|role| (computed | parities) >> role & 1 == 1) {
             let member = geometry.member(stripe, role);
             if computed >> role & 1 == 1 && self.member_state.joined.contains(member) {

@@ -42,7 +42,7 @@ pub(crate) struct Entry {
     pub(crate) roles: Roles,
     /// CRC-32C of that content.
     pub(crate) checksum: u32,
-    /// Members that do not get the change.
+    /// Members that do not get the change. The highest bit marks parities that are not computed yet.
     pub(crate) missing: u8,
     /// 1 if the rows become zeros on all members: there is no content.
     pub(crate) zeroes: u8,
