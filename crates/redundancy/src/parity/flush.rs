@@ -38,10 +38,12 @@ impl Parity {
 
     /// Begins a flush of all joined members.
     pub(super) fn flush_members(&mut self) {
-        let flushes = &mut self.flushes;
+        let Self { flushes, state, ops, .. } = self;
         std::mem::swap(&mut flushes.waiting, &mut flushes.riding);
         (flushes.left, flushes.is_fatal) = (self.member_state.joined, false);
-        self.state.begin_flush();
+        state.begin_flush();
+        // A flush does not cover the writes that end after its begin.
+        ops.rows_written().for_each(|rows| state.touch(state.regions_of(rows)));
         self.ring.begin_flush();
         self.steps.extend(flushes.left.iter().map(|member| Step::Flush { member }));
     }

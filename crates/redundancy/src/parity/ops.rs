@@ -75,6 +75,12 @@ impl Ops {
         self.active.iter().any(|id| overlap(&self.list[*id as usize].rect.rows, rows))
     }
 
+    /// Returns the rows of the changes that are under way.
+    pub(super) fn rows_written(&self) -> impl Iterator<Item = &Range<u64>> {
+        let active = self.active.iter().map(|id| &self.list[*id as usize]);
+        active.filter(|op| op.cells != 0).map(|op| &op.rect.rows)
+    }
+
     /// Returns whether no operation is under way or waits.
     pub(super) fn are_idle(&self) -> bool {
         self.active.is_empty() && self.waiting.is_empty()
