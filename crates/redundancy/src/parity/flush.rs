@@ -62,8 +62,13 @@ impl Parity {
             return;
         }
         let is_good = !self.flushes.is_fatal;
+        let marks = self.state.marks;
         self.state.end_flush(is_good);
         self.ring.end_flush(is_good);
+        if self.state.marks != marks {
+            // Until the log has it, the loss of another member would be one too many.
+            self.notes.want();
+        }
         let mut riding = std::mem::take(&mut self.flushes.riding);
         let end = if is_good { End::Good } else { End::WriteFailed };
         riding.drain(..).for_each(|command| self.commands.part_done(command, end));

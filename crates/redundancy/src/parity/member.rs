@@ -46,15 +46,22 @@ impl Parity {
         })
     }
 
+    /// Returns the members that lack something, or may do so after a restart, with the mark of parities that are
+    /// not computed.
+    fn lacking(&self) -> Members {
+        let changes = self.ops.missing().with(self.ring.missing());
+        self.state.lacking().with(self.state.unsettled(self.notes.safe_marks)).with(changes)
+    }
+
     /// Returns the members that lack something.
     pub(super) fn incomplete(&self) -> Members {
-        self.state.members.without(self.member_state.joined).with(self.state.lacking()).without(UNSYNCED)
+        self.state.members.without(self.member_state.joined).with(self.lacking()).without(UNSYNCED)
     }
 
     /// Returns whether the array can go on without a member.
     fn can_lose(&self, member: usize) -> bool {
         let all = self.incomplete().with(Members::one(member));
-        all.iter().count() <= self.geometry().parities && self.state.lacking().and(UNSYNCED).is_empty()
+        all.iter().count() <= self.geometry().parities && self.lacking().and(UNSYNCED).is_empty()
     }
 
     /// Handles a failed read of a member.

@@ -75,6 +75,11 @@ impl Ops {
         self.active.iter().any(|id| overlap(&self.list[*id as usize].rect.rows, rows))
     }
 
+    /// Returns the members that miss changes on their way to the journal.
+    pub(super) fn missing(&self) -> Members {
+        self.active.iter().fold(Members::NONE, |all, id| all.with(self.list[*id as usize].absent))
+    }
+
     /// Returns the rows of the changes that are under way.
     pub(super) fn rows_written(&self) -> impl Iterator<Item = &Range<u64>> {
         let active = self.active.iter().map(|id| &self.list[*id as usize]);

@@ -115,6 +115,8 @@ pub(crate) struct State {
     pub(crate) pending: Vec<Change>,
     /// Count of changed masks.
     pub(crate) marks: u64,
+    /// The same, when a member last left the mask of a region.
+    cleared: [u64; MEMBERS_MAX],
 }
 
 impl State {
@@ -139,6 +141,7 @@ impl State {
             regions: vec![region; size.div_ceil(region_bytes) as usize],
             pending: Vec::new(),
             marks: 0,
+            cleared: [0; MEMBERS_MAX],
         }
     }
 
@@ -167,6 +170,13 @@ impl State {
     /// Returns the members that lack something in some region after a power cut.
     pub(crate) fn lacking(&self) -> Members {
         self.regions.iter().fold(Members::NONE, |all, region| all.with(region.stale).with(region.noted))
+    }
+
+    /// Returns the members that lack something in a log that has the first `safe_marks` changes of masks, and
+    /// lack nothing any more.
+    pub(crate) fn unsettled(&self, safe_marks: u64) -> Members {
+        let members = (0..MEMBERS_MAX).filter(|member| self.cleared[*member] > safe_marks);
+        members.fold(Members::NONE, |all, member| all.with(Members::one(member)))
     }
 
     /// Makes members stale in these regions.
@@ -224,9 +234,11 @@ impl State {
     }
 
     fn note(&mut self, number: usize, mask: Members) {
-        if self.regions[number].noted != mask {
+        let was = self.regions[number].noted;
+        if was != mask {
             self.regions[number].noted = mask;
             self.marks += 1;
+            was.without(mask).iter().for_each(|member| self.cleared[member] = self.marks);
             let change = Change::mark(number..number + 1, mask);
             if !self.pending.last_mut().is_some_and(|last| last.join(&change)) {
                 self.pending.push(change);

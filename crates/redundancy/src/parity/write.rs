@@ -112,7 +112,7 @@ impl Parity {
             return;
         }
         let geometry = self.geometry();
-        let Self { batches, ops, state, .. } = self;
+        let Self { batches, ops, state, ring, .. } = self;
         batches.entries.clear();
         batches.parts.clear();
         let mut at = BLOCK;
@@ -135,6 +135,7 @@ impl Parity {
             let regions = state.regions_of(&op.rect.rows);
             state.touch(regions.clone());
             state.make_stale(regions, op.absent);
+            ring.miss(op.absent);
             batches.waiting.pop_front();
             batches.issued.push(id);
             batches.entries.push(entry);

@@ -13,7 +13,7 @@ pub use format::BATCH_MAX;
 pub(crate) use format::{ENTRIES_MAX, Entry};
 pub(crate) use replay::{Found, Replay};
 
-use crate::BLOCK;
+use crate::{BLOCK, MEMBERS_MAX, Members};
 use std::collections::VecDeque;
 
 /// Blocks of the largest batch.
@@ -63,12 +63,15 @@ pub(crate) struct Ring {
     flushing: Option<Place>,
     /// Whether a batch is in flight, and its blocks.
     in_flight: Option<u64>,
+    /// Sequence number behind the last batch with a change that a member missed.
+    missed: [u64; MEMBERS_MAX],
 }
 
 impl Ring {
     pub(crate) fn new(blocks: u64, head: Place) -> Self {
         let batches = VecDeque::new();
-        Self { blocks, head, batches, flushed: head, tail: head, flushing: None, in_flight: None }
+        let (flushed, tail, missed) = (head, head, [0; MEMBERS_MAX]);
+        Self { blocks, head, batches, flushed, tail, flushing: None, in_flight: None, missed }
     }
 
     /// Returns the blocks that are in use, in front of the head.
@@ -104,6 +107,17 @@ impl Ring {
     /// Returns whether batches wait for a flush of the members.
     pub(crate) fn is_unflushed(&self) -> bool {
         self.flushed.sequence != self.head.sequence
+    }
+
+    /// Notes the members that miss a change in the next batch.
+    pub(crate) fn miss(&mut self, members: Members) {
+        members.iter().for_each(|member| self.missed[member] = self.head.sequence.saturating_add(1));
+    }
+
+    /// Returns the members that miss a change when the batches from the tail on are replayed.
+    pub(crate) fn missing(&self) -> Members {
+        let members = (0..MEMBERS_MAX).filter(|member| self.missed[*member] > self.tail.sequence);
+        members.fold(Members::NONE, |all, member| all.with(Members::one(member)))
     }
 
     /// Begins a batch of so many entries and blocks. Returns its place.
