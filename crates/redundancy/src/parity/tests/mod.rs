@@ -1,9 +1,12 @@
-//! Tests of the parts of arrays that hold no state. The whole is tested in `crates/sim`, against the model.
+//! Tests of arrays: their parts, and the whole against a model. The function is tested in `crates/sim`.
 
 mod cells;
 mod image;
 mod journal;
+mod lives;
+mod rig;
 mod state;
+mod tasks;
 
 use super::code::{self, Cells};
 use super::geometry::{Cut, Geometry};

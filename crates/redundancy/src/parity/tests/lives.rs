@@ -1,0 +1,339 @@
+//! The whole array against the model: random commands, losses and returns of members, restarts and power cuts.
+
+use super::rig::{BLOCK, Rig};
+use crate::parity::{ARRAY_LOG_MIN, HostCommand, NOTES_BYTES};
+use crate::{Members, UNSEEN};
+use sluice_jobs::{PaceChange, Verb};
+use sluice_sim::seeds;
+
+const SHAPES: [(usize, usize); 6] = [(3, 1), (4, 1), (4, 2), (5, 2), (6, 2), (7, 1)];
+
+fn rig(seed: u64) -> Rig {
+    let shape = SHAPES[(seed % SHAPES.len() as u64) as usize];
+    // Chunks of one region, of several regions, and longer than an operation.
+    let (chunk, chunks) =
+        [(4096, 11), (8192, 5), (4096, 8), (128 << 10, 1), (16384, 3)][(seed / 6 % 5) as usize];
+    Rig::new(seed, shape, chunk, chunks)
+}
+
+/// Runs load for a while. Some members fail and return meanwhile.
+fn live(rig: &mut Rig, victims: &[usize], most: u64) {
+    for _ in 0..rig.random.between(1, most) {
+        match rig.random.below(40) {
+            0..10 => rig.submit(),
+            10 if !victims.is_empty() => harm(rig, victims),
+            11 => {
+                let verb = *rig.random.pick(&[Verb::Pause, Verb::Resume, Verb::Resume]);
+                drop(rig.parity.order_job(verb, "resync", PaceChange::default(), rig.now_ns));
+                rig.pump();
+            }
+            _ => _ = rig.turn(),
+        }
+    }
+}
+
+/// Changes something about one of these members, which may fail together.
+fn harm(rig: &mut Rig, victims: &[usize]) {
+    let number = *rig.random.pick(victims);
+    let is_out = rig.parity.out().contains(number);
+    match rig.random.below(8) {
+        0 | 1 => rig.members[number].up = false,
+        // It loses what it has not stored.
+        2 if !is_out => {
+            rig.members[number].disk.lock().power_cut();
+            rig.members[number].lost = true;
+            rig.members[number].up = rig.random.one_in(2);
+        }
+        3 if rig.is_open() => {
+            rig.members[number].lost = false;
+            rig.members[number].disk.lock().power_cut();
+            rig.parity.has_lost_writes(number);
+            rig.pump();
+        }
+        4 => {
+            let block = rig.random.below(rig.config.size / BLOCK);
+            rig.members[number].bad.push(block);
+        }
+        5 if rig.is_open() => {
+            assert_eq!(rig.parity.take_out(number), Ok(()), "the others have everything");
+            rig.pump();
+        }
+        6 if rig.is_open() => {
+            let whole = rig.random.one_in(3);
+            rig.parity.bring_back(Members::one(number), whole).expect("it can");
+            rig.pump();
+        }
+        _ => rig.members[number].up = true,
+    }
+}
+
+/// Chooses members that may fail together.
+fn victims(rig: &mut Rig) -> Vec<usize> {
+    let count = rig.random.below(rig.config.geometry.parities as u64 + 1);
+    let mut victims: Vec<usize> = Vec::new();
+    while (victims.len() as u64) < count {
+        let number = rig.random.below(rig.members.len() as u64) as usize;
+        if !victims.contains(&number) {
+            victims.push(number);
+        }
+    }
+    victims
+}
+
+/// Kills the daemon, and starts the next one. Disks of these members may be others then, or not be there yet.
+fn restart(rig: &mut Rig, victims: &[usize]) {
+    let out = rig.parity.out();
+    // The log has an order when it is noted.
+    let is_noted = rig.parity.is_noted() && rig.is_open();
+    let cut = rig.random.one_in(2);
+    rig.crash(cut);
+    let mut unseen = Vec::new();
+    for number in victims.iter().copied() {
+        rig.members[number].lost &= !cut;
+        match rig.random.below(5) {
+            0 => rig.replace(number),
+            1 => {
+                unseen.push((number, rig.members[number].storage));
+                (rig.members[number].storage, rig.members[number].up) = (UNSEEN, false);
+            }
+            _ => {}
+        }
+    }
+    rig.open();
+    assert_eq!(rig.comes_up(), Ok(()), "it is opened without {victims:?}");
+    if is_noted {
+        assert_eq!(rig.parity.out(), out);
+    }
+    for (number, storage) in unseen {
+        rig.members[number].storage = storage;
+        if rig.random.one_in(2) {
+            rig.replace(number);
+        }
+    }
+}
+
+/// Brings back all members, and waits until they have everything.
+fn rest(rig: &mut Rig) {
+    rig.members.iter_mut().for_each(|member| member.up = true);
+    for number in 0..rig.members.len() {
+        if std::mem::take(&mut rig.members[number].lost) {
+            rig.parity.has_lost_writes(number);
+            rig.pump();
+        }
+    }
+    rig.parity.bring_back(rig.parity.status().members, false).expect("it can");
+    drop(rig.parity.order_job(Verb::Resume, "resync", PaceChange::default(), rig.now_ns));
+    rig.pump();
+    rig.come_to_rest();
+    // Another disk that came after the start is rebuilt once more after the next one.
+    if rig.members.iter().zip(&rig.config.storage).any(|(member, known)| member.storage != *known) {
+        rig.crash(false);
+        rig.open();
+        assert_eq!(rig.comes_up(), Ok(()));
+        rig.come_to_rest();
+    }
+}
+
+/// Loses and gets back as many members as there are parities: no command fails.
+#[test]
+fn members_that_fail_cost_nothing() {
+    let mut good = 0;
+    for seed in seeds(&[], 60) {
+        let mut rig = rig(seed);
+        for _ in 0..3 {
+            let victims = victims(&mut rig);
+            live(&mut rig, &victims, 500);
+            if rig.random.one_in(2) {
+                restart(&mut rig, &victims);
+                live(&mut rig, &victims, 200);
+            }
+            assert_eq!((rig.failed, &rig.halted), (0, &None), "{victims:?}");
+            if rig.random.one_in(2) {
+                rig.drain();
+                rig.read_all();
+            }
+            rest(&mut rig);
+            rig.read_all();
+        }
+        good += rig.good;
+    }
+    assert!(good > 4000, "{good}");
+}
+
+/// Fails requests to all members and to the log: commands fail, the array may stop, and nothing is lost.
+#[test]
+fn failures_beyond_the_parities_lose_nothing() {
+    let mut stops = 0;
+    for seed in seeds(&[], 40) {
+        let mut rig = rig(seed);
+        for _ in 0..3 {
+            rig.faults = *rig.random.pick(&[0.0, 0.01, 0.1]);
+            rig.gives_up = 0.1;
+            for _ in 0..4 {
+                rig.log_up = !rig.random.one_in(3);
+                live(&mut rig, &[], 100);
+            }
+            (rig.faults, rig.gives_up, rig.log_up) = (0.0, 0.0, true);
+            if rig.halted.is_none() && rig.random.one_in(3) {
+                let cut = rig.random.one_in(2);
+                rig.crash(cut);
+                rig.open();
+            } else if rig.halted.is_some() {
+                stops += 1;
+                rig.reopen();
+            }
+            assert_eq!(rig.comes_up(), Ok(()));
+            rest(&mut rig);
+            rig.read_all();
+        }
+    }
+    assert!(stops > 5, "{stops}");
+}
+
+/// Cuts the power at each write of a log or a member, with a member that is lost and one that returns.
+#[test]
+fn a_power_cut_at_every_write() {
+    for (seed, shape) in [(1, (3, 1)), (2, (4, 2))] {
+        let run = |cut_at: Option<u64>| {
+            let mut rig = Rig::new(seed, shape, 4096, 6);
+            rig.stored = 0;
+            rig.cut_at = cut_at;
+            for step in 0..260 {
+                rig.members[1].up = !(60..140).contains(&step);
+                if step % 4 == 0 {
+                    rig.submit()
+                } else {
+                    _ = rig.turn();
+                }
+                if rig.cut_at == Some(rig.stored) {
+                    break;
+                }
+            }
+            rig
+        };
+        let all = run(None).stored;
+        assert!(all > 40, "{all}");
+        for at in 1..=all {
+            let mut rig = run(Some(at));
+            rig.cut_at = None;
+            rig.crash(true);
+            rig.open();
+            assert_eq!(rig.comes_up(), Ok(()), "after write {at}");
+            rig.read_all();
+            rest(&mut rig);
+            rig.read_all();
+        }
+    }
+}
+
+/// Begins arrays whose data is declared right: with a blank log, a damaged one, and by an order.
+#[test]
+fn parities_are_computed_from_data_that_is_right() {
+    for seed in seeds(&[], 30) {
+        let mut rig = rig(seed);
+        live(&mut rig, &[], 300);
+        rest(&mut rig);
+        let kind = rig.random.below(3);
+        if kind < 2 {
+            rig.crash(true);
+            if kind == 0 {
+                rig.log.lock().write(0, &vec![0; ARRAY_LOG_MIN as usize]);
+            } else {
+                // Neither header is whole.
+                [20, NOTES_BYTES / 2 + 20].into_iter().for_each(|at| rig.log.lock().write(at, &[0x5a]));
+            }
+            rig.log.lock().flush();
+            rig.open();
+            assert!(rig.comes_up().is_err() && rig.parity.asks());
+            assert!(rig.parity.alarm_ns().is_none() && rig.parity.next(rig.now_ns).is_none());
+            rig.ready = None;
+            rig.parity.trust_data().expect("it can");
+            rig.pump();
+            assert_eq!(rig.comes_up(), Ok(()));
+        } else {
+            rig.parity.trust_data().expect("it can");
+            rig.pump();
+        }
+        assert!(!rig.parity.asks() && rig.parity.status().unsynced);
+        live(&mut rig, &[], 60);
+        if rig.random.one_in(2) {
+            restart(&mut rig, &[]);
+            live(&mut rig, &[], 100);
+        }
+        assert_eq!((rig.failed, &rig.halted), (0, &None));
+        rest(&mut rig);
+        assert!(!rig.parity.status().unsynced);
+        rig.read_all();
+        // Again with a member that is lost.
+        rig.members[0].up = false;
+        rig.read_all();
+        rest(&mut rig);
+    }
+}
+
+/// Enlarges all members between two daemons.
+#[test]
+fn members_that_grow_have_parities_in_the_end() {
+    for seed in seeds(&[], 12) {
+        let mut rig = rig(seed);
+        live(&mut rig, &[], 200);
+        rest(&mut rig);
+        rig.crash(true);
+        let size = rig.config.size + rig.random.between(1, 4) * rig.config.geometry.chunk;
+        rig.config.size = size;
+        rig.members.iter().for_each(|member| member.disk.lock().resize(size));
+        rig.model.grow(rig.config.geometry.drive_bytes(size) / BLOCK);
+        rig.open();
+        assert_eq!(rig.comes_up(), Ok(()));
+        assert_eq!(rig.parity.size(), rig.blocks() * BLOCK);
+        live(&mut rig, &[], 100);
+        rest(&mut rig);
+        rig.read_all();
+        rig.members[1].up = false;
+        rig.submit_at(Some(HostCommand::Write), rig.blocks() - 9, 9);
+        rig.drain();
+        rig.read_all();
+        rest(&mut rig);
+    }
+}
+
+/// Takes members down and up at any time, one after the other, with restarts: the array may stop, and nothing is lost.
+#[test]
+fn members_that_fail_in_turn_lose_nothing() {
+    for seed in seeds(&[], 150) {
+        let mut rig = rig(seed);
+        for _ in 0..6 {
+            for _ in 0..4 {
+                let number = rig.random.below(rig.members.len() as u64) as usize;
+                rig.members[number].up = rig.random.one_in(2);
+                live(&mut rig, &[], 60);
+                // Time passes, so that members are tried again, rebuilt and flushed.
+                for _ in 0..rig.random.below(60) {
+                    rig.turn();
+                }
+                if rig.random.one_in(2) {
+                    rig.members.iter_mut().for_each(|member| member.up = true);
+                }
+            }
+            rig.members.iter_mut().for_each(|member| member.up = true);
+            if rig.halted.is_some() {
+                rig.reopen();
+            } else if rig.random.one_in(2) {
+                let cut = rig.random.one_in(2);
+                rig.crash(cut);
+                rig.open();
+            }
+            assert_eq!(rig.comes_up(), Ok(()));
+            rig.drain();
+            if rig.halted.is_some() {
+                // A failure from before has come out last.
+                rig.reopen();
+                assert_eq!(rig.comes_up(), Ok(()));
+            }
+            rig.read_all();
+            assert_eq!(rig.halted, None);
+        }
+        rest(&mut rig);
+        rig.read_all();
+    }
+}
