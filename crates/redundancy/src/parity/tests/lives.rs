@@ -134,6 +134,19 @@ fn rest(rig: &mut Rig) {
     }
 }
 
+/// Waits until the array is open, and failures from before have come out.
+fn revive(rig: &mut Rig) {
+    assert_eq!(rig.comes_up(), Ok(()));
+    while rig.halted.is_none() && rig.is_flushing() {
+        rig.turn();
+    }
+    rig.drain();
+    if rig.halted.is_some() {
+        rig.reopen();
+        assert_eq!(rig.comes_up(), Ok(()));
+    }
+}
+
 /// Loses and gets back as many members as there are parities: no command fails.
 #[test]
 fn members_that_fail_cost_nothing() {
@@ -182,7 +195,7 @@ fn failures_beyond_the_parities_lose_nothing() {
                 stops += 1;
                 rig.reopen();
             }
-            assert_eq!(rig.comes_up(), Ok(()));
+            revive(&mut rig);
             rest(&mut rig);
             rig.read_all();
         }
@@ -323,13 +336,7 @@ fn members_that_fail_in_turn_lose_nothing() {
                 rig.crash(cut);
                 rig.open();
             }
-            assert_eq!(rig.comes_up(), Ok(()));
-            rig.drain();
-            if rig.halted.is_some() {
-                // A failure from before has come out last.
-                rig.reopen();
-                assert_eq!(rig.comes_up(), Ok(()));
-            }
+            revive(&mut rig);
             rig.read_all();
             assert_eq!(rig.halted, None);
         }

@@ -325,6 +325,10 @@ impl Rig {
         self.model.end_read(command.flight, &found).unwrap_or_else(|violation| panic!("{violation}"));
     }
 
+    pub(super) fn is_flushing(&self) -> bool {
+        self.tasks.iter().any(|task| matches!(task, Task::Flush { .. }))
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.commands.iter().all(Option::is_none)
     }
