@@ -7,7 +7,6 @@ mod model;
 mod nvme;
 mod parity;
 mod remote;
-mod snapshot;
 mod stacks;
 mod target;
 mod thin;

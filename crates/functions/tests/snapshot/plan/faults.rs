@@ -1,7 +1,7 @@
 //! Faults of a run: failures of the store, losses of its power, torn blocks.
 
 use super::Plan;
-use crate::snapshot::instance::Faults;
+use crate::instance::Faults;
 
 impl Plan {
     pub(in super::super) fn fail(&mut self, writes: f64, reads: f64) {
