@@ -1,9 +1,11 @@
 //! Tests of arrays: their parts, and the whole against a model. The function is tested in `crates/sim`.
 
 mod cells;
+mod figures;
 mod image;
 mod journal;
 mod lives;
+mod opening;
 mod rig;
 mod state;
 mod tasks;
