@@ -102,7 +102,7 @@ fn check_place(segment: Segment, options: &Options) -> Result<(), String> {
 }
 
 /// Opens a file or a block device with a header. Never blocks on any other kind of file.
-fn open_header(path: &str) -> Result<File, String> {
+pub(super) fn open_header(path: &str) -> Result<File, String> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path);
     let file = file.map_err(|error| format!("cannot be opened: {error}"))?;

@@ -195,3 +195,25 @@ fn what_is_wrong_with_a_key_or_an_option_is_said() {
     let words = Encrypt::new(&Options::default(), &Given::default()).expect_err("no key");
     assert!(words.contains("exactly one of the options key_file"), "{words}");
 }
+
+/// Checks the properties that the layers around it rely on.
+#[test]
+fn its_properties_are_those_of_a_cipher() {
+    let properties = encrypt(&[]).properties();
+    assert!(properties.transforms && properties.scratch > 0 && properties.size == 0);
+    let options = |key: &str| Options::new([(key.to_owned(), "x".to_owned())]);
+    assert!(Encrypt::keeps_size(&options("key_file")) && !Encrypt::keeps_size(&options("luks")));
+}
+
+/// Opens a pipe and a folder as a header: neither blocks, and both are refused.
+#[test]
+fn a_header_is_a_file_or_a_block_device() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    for path in [path.as_path(), folder.path()] {
+        let error = settings::open_header(path.to_str().expect("text")).expect_err("it is no header");
+        assert_eq!(error, "it is neither a file nor a block device");
+    }
+    assert!(settings::open_header(HEADER).is_ok());
+}

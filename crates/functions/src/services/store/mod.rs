@@ -29,4 +29,6 @@ pub use wire::{StoreOrder, StoreStatus, VersionStatus};
 #[cfg(test)]
 mod disk_tests;
 #[cfg(test)]
+mod limit_tests;
+#[cfg(test)]
 mod tests;

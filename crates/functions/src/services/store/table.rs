@@ -341,6 +341,12 @@ impl Table {
         (self.uses.len(), notes.min(self.uses.free.into()))
     }
 
+    /// Sets the room for mappings.
+    #[cfg(test)]
+    pub(crate) fn set_mappings_max(&mut self, mappings_max: u64) {
+        self.mappings_max = mappings_max;
+    }
+
     /// Returns the number of chunks of the store in use.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn used(&self) -> u64 {
