@@ -231,7 +231,7 @@ fn a_change_needs_few_requests() {
             write(&mut rig, first, 1);
             assert_eq!((rig.reads, rig.writes), (reads, writes), "{shape:?} {first}");
         }
-        // A whole stripe is read by nobody, zeros of several stripes are one request for each member.
+        // A whole stripe needs no read. Zeros of several stripes are one request for each member.
         let (stripe, members) = (8 * (shape.0 - shape.1) as u64, shape.0 as u64);
         (rig.reads, rig.writes) = (0, 0);
         write(&mut rig, stripe, stripe);

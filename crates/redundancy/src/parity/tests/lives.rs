@@ -284,6 +284,28 @@ fn parities_are_computed_from_data_that_is_right() {
     }
 }
 
+/// Fills the journal several times without a pause: the members are flushed for it, and no command waits for a timer.
+#[test]
+fn a_journal_that_is_full_is_emptied_at_once() {
+    for seed in seeds(&[], 2) {
+        let mut rig = Rig::new(seed, (4, 2), 4096, 64);
+        for number in 0..120 {
+            (0..3).for_each(|part| {
+                let first = rig.random.below(rig.blocks() - 150);
+                rig.submit_at(Some(HostCommand::Write), first, 100 + 20 * part);
+            });
+            (0..40).for_each(|_| _ = rig.turn());
+            if number % 50 == 49 {
+                restart(&mut rig, &[]);
+            }
+        }
+        rig.drain();
+        assert_eq!((rig.failed, rig.waits), (0, 0));
+        rig.read_all();
+        rest(&mut rig);
+    }
+}
+
 /// Enlarges all members between two daemons.
 #[test]
 fn members_that_grow_have_parities_in_the_end() {

@@ -66,8 +66,9 @@ pub(super) struct Rig {
     pub(super) cut_at: Option<u64>,
     losses: u64,
     joined: Members,
-    /// Alarms in a row that had no effect.
+    /// Alarms in a row that had no effect, and alarms for which a command has waited.
     spins: u32,
+    pub(super) waits: u64,
 }
 
 pub(super) fn disk(size: u64, random: &mut Random, used: bool) -> SimDisk {
@@ -131,6 +132,7 @@ impl Rig {
             losses: 0,
             joined: Members::NONE,
             spins: 0,
+            waits: 0,
         };
         rig.open();
         assert_eq!(rig.comes_up(), Ok(()), "a new array is opened");
@@ -216,6 +218,7 @@ impl Rig {
             let Some(alarm_ns) = self.parity.alarm_ns() else { return false };
             self.spins = if alarm_ns > self.now_ns { 0 } else { self.spins + 1 };
             assert!(self.spins < 4, "an alarm has no effect");
+            self.waits += u64::from(!self.is_idle());
             self.now_ns = self.now_ns.max(alarm_ns);
             self.pump();
             return true;
