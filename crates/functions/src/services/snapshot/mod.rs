@@ -138,6 +138,7 @@ fn send(io: &mut Io<'_>, request: Request, data: Data, token: u64) -> bool {
 #[cfg(test)]
 mod tests {
     mod alone;
+    mod orders;
 
     use super::*;
 

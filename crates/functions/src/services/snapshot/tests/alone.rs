@@ -13,10 +13,13 @@ use std::collections::VecDeque;
 const ARENA: usize = 4 << 20;
 const STORE: u64 = 8 << 20;
 
-struct Rig {
+/// Tag of an order.
+const ORDER: u64 = u64::MAX;
+
+pub(super) struct Rig {
     session: Session,
     memory: Buffers,
-    store: Vec<u8>,
+    pub(super) store: Vec<u8>,
     replies: VecDeque<Reply>,
     /// Flushes of the host that the store has.
     flushes: VecDeque<Reply>,
@@ -24,20 +27,27 @@ struct Rig {
     holds: Option<u64>,
     held: Option<Reply>,
     finished: Vec<(u64, Status)>,
+    answered: Option<Reply>,
     /// Result of the function's start.
-    ready: Option<Status>,
-    now_ns: u64,
+    pub(super) ready: Option<Status>,
+    pub(super) now_ns: u64,
+    /// Bytes of a chunk.
+    pub(super) chunk: u64,
+    /// Whether the drive is not quiet at an order.
+    pub(super) is_busy: bool,
+    /// Whether requests of the function that write fail.
+    pub(super) fails: bool,
 }
 
 impl Rig {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let rig = Self::over(vec![0; STORE as usize], &[("size", "1MiB")]);
         assert_eq!(rig.ready, Some(Status::SUCCESS));
         rig
     }
 
     /// Starts a function over this store.
-    fn over(store: Vec<u8>, options: &[(&str, &str)]) -> Self {
+    pub(super) fn over(store: Vec<u8>, options: &[(&str, &str)]) -> Self {
         let options =
             Options::new(options.iter().map(|(key, words)| ((*key).to_owned(), (*words).to_owned())));
         let function = make(&options).expect("they are good ones");
@@ -50,8 +60,12 @@ impl Rig {
             holds: None,
             held: None,
             finished: Vec::new(),
+            answered: None,
             ready: None,
             now_ns: 0,
+            chunk: CHUNK,
+            is_busy: false,
+            fails: false,
         };
         let below = Submission {
             kind: kind::BELOW,
@@ -84,6 +98,7 @@ impl Rig {
     fn obey(&mut self, reply: &Reply) {
         match reply.disposition {
             disposition::READY => self.ready = Some(Status(reply.status)),
+            disposition::FINISH if reply.tag == ORDER => self.answered = Some(*reply),
             disposition::FINISH => self.finished.push((reply.tag, Status(reply.status))),
             disposition::REQUEST if self.holds.is_some_and(|at| at == reply.offset) => {
                 self.held = Some(*reply)
@@ -105,6 +120,9 @@ impl Rig {
     /// Executes a request on the store, and completes it.
     fn apply(&mut self, reply: &Reply, kind: u8) {
         let request = entry::request(reply).expect("it makes sense");
+        if self.fails && request.operation != Operation::Read && reply.disposition != disposition::FORWARD {
+            return self.answer(reply, kind, Status::WRITE_FAULT);
+        }
         if request.has_data() {
             let data = self.memory.bytes(reply.data_offset as usize, request.length as usize);
             let (data, at) = (data.expect("it is there"), request.offset as usize..request.end() as usize);
@@ -127,20 +145,43 @@ impl Rig {
         self.replies.extend(self.session.replies(usize::MAX));
     }
 
-    fn flush(&mut self, tag: u64) {
+    /// Sends an order, and returns the answer.
+    pub(super) fn order(&mut self, text: &str) -> Result<String, String> {
+        const WORDS: usize = 1 << 20;
+        self.memory.write(WORDS, text.as_bytes());
+        let (data_offset, data_length) = (WORDS as u32, text.len() as u32);
+        let flags = if self.is_busy { 0 } else { flag::QUIET };
+        let entry = Submission { kind: kind::CONTROL, flags, data_offset, data_length, ..Default::default() };
+        self.answered = None;
+        self.show(&Submission { tag: ORDER, ..entry });
+        let Reply { status, length, .. } = self.answered.expect("it is answered");
+        let words = self.memory.bytes(WORDS, length as usize).expect("it is there").to_vec();
+        let words = String::from_utf8(words).expect("text");
+        if Status(status).is_success() { Ok(words) } else { Err(words) }
+    }
+
+    /// Lets time pass.
+    pub(super) fn let_pass(&mut self, time_ns: u64) {
+        self.now_ns += time_ns;
+        self.session.expire(&mut self.memory, self.now_ns);
+        self.replies.extend(self.session.replies(usize::MAX));
+        self.work_off();
+    }
+
+    pub(super) fn flush(&mut self, tag: u64) {
         let flush = Request { operation: Operation::Flush, ..Request::default() };
         self.show(&Submission { tag, ..entry::about(&flush) });
     }
 
     /// Submits a write, and returns its status.
-    fn write(&mut self, tag: u64) -> Status {
+    pub(super) fn write(&mut self, tag: u64) -> Status {
         self.submit_write(tag, 0);
         self.ended(tag).expect("the store does what it is asked for")
     }
 
     /// Submits a write to a chunk.
-    fn submit_write(&mut self, tag: u64, chunk: u64) {
-        let (operation, offset) = (Operation::Write, chunk * CHUNK);
+    pub(super) fn submit_write(&mut self, tag: u64, chunk: u64) {
+        let (operation, offset) = (Operation::Write, chunk * self.chunk);
         let request = Request { operation, offset, length: 4096, ..Request::default() };
         let entry = Submission { tag, data_offset: 0, data_length: 4096, ..entry::about(&request) };
         self.show(&entry);
@@ -155,13 +196,13 @@ impl Rig {
     }
 
     /// Completes the store's first flush.
-    fn end_flush(&mut self, status: Status) {
+    pub(super) fn end_flush(&mut self, status: Status) {
         let reply = self.flushes.pop_front().expect("it has one");
         self.answer(&reply, kind::RETURNED, status);
         self.work_off();
     }
 
-    fn ended(&self, tag: u64) -> Option<Status> {
+    pub(super) fn ended(&self, tag: u64) -> Option<Status> {
         self.finished.iter().find(|(ended, _)| *ended == tag).map(|(_, status)| *status)
     }
 }
@@ -214,10 +255,7 @@ fn a_checkpoint_of_a_full_log_delays_only_writes_that_need_a_chunk() {
 /// Waits for the timer of a function that reads a store again.
 fn pause(rig: &mut Rig) {
     assert_eq!(rig.ready, None);
-    rig.now_ns += 20_000_000;
-    rig.session.expire(&mut rig.memory, rig.now_ns);
-    rig.replies.extend(rig.session.replies(usize::MAX));
-    rig.work_off();
+    rig.let_pass(20_000_000);
 }
 
 /// Checks a store that its drive does not finish writing, and one that it finishes just in time.
@@ -229,11 +267,7 @@ fn an_old_version_of_a_store_that_stays_inconsistent_fails_after_fifty_more_atte
     assert_eq!(rig.ready, Some(Status::NAMESPACE_NOT_READY));
 
     let mut source = Rig::new();
-    let order = b"create old";
-    source.memory.write(0, order);
-    let (data_length, flags) = (order.len() as u32, flag::QUIET);
-    source.show(&Submission { tag: 9, kind: kind::CONTROL, flags, data_length, ..Submission::default() });
-    assert_eq!(source.ended(9), Some(Status::SUCCESS), "the version is created");
+    source.order("create old").expect("it can");
     let mut rig = Rig::over(vec![0xff; STORE as usize], &version);
     (0..49).for_each(|_| pause(&mut rig));
     rig.store = source.store;
