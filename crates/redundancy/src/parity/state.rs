@@ -92,6 +92,8 @@ pub(crate) struct Region {
     pub(crate) stale: Members,
     /// The same, as the log will have it. A member leaves it after a flush only.
     noted: Members,
+    /// Whether a member got the last of what it lacked since the begin of the last flush.
+    copied: bool,
     /// Whether a member was written since the begin of the last flush.
     recent: bool,
     /// Whether a member was written before that, and no flush has ended well since.
@@ -205,16 +207,19 @@ impl State {
     /// Notes that members have all of a region, in memory only.
     pub(crate) fn is_copied(&mut self, number: usize, members: Members) {
         let region = &mut self.regions[number];
-        (region.stale, region.recent) = (region.stale.without(members), true);
+        region.stale = region.stale.without(members);
+        (region.recent, region.copied) = (true, true);
     }
 
     pub(crate) fn begin_flush(&mut self) {
         for region in &mut self.regions {
             (region.flushing, region.recent) = (region.flushing | region.recent, false);
+            region.copied = false;
         }
     }
 
-    /// Ends a flush. After a good one, regions are clean that were not written since its begin.
+    /// Ends a flush. After a good one, members have the regions that were rebuilt before its begin. Later writes there
+    /// are in the journal.
     pub(crate) fn end_flush(&mut self, good: bool) {
         if !good {
             return;
@@ -222,7 +227,7 @@ impl State {
         for number in 0..self.regions.len() {
             let region = &mut self.regions[number];
             region.flushing = false;
-            if !region.recent && region.noted != region.stale {
+            if !region.copied && region.noted != region.stale {
                 self.note(number, self.regions[number].stale);
             }
         }

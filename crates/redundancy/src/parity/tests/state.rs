@@ -120,8 +120,8 @@ fn changes_that_are_replayed_lead_to_the_same_state() {
     assert!(!replayed(&[record(2, 1, 0, 0), vec![0; 8]].concat()).0, "half a change");
 }
 
-/// Region of the model: stale members, those of the log, and whether it was written or is being flushed.
-type Simple = (u8, u8, bool, bool);
+/// Region of the model: stale members, those of the log, and whether it was written, is being flushed, or was copied.
+type Simple = (u8, u8, bool, bool, bool);
 
 fn flag(states: &State, model: &[Simple]) {
     for (region, simple) in states.regions.iter().zip(model) {
@@ -141,7 +141,7 @@ fn regions_are_as_in_a_model() {
     let mut random = Random::new(7);
     for _ in 0..40 {
         let mut states = state(3, 0b10);
-        let mut model: Vec<Simple> = vec![(0b10, 0b10, false, false); 3];
+        let mut model: Vec<Simple> = vec![(0b10, 0b10, false, false, false); 3];
         let mut log = State::read(&bytes_of(&states)).expect("an array");
         for _ in 0..200 {
             let first = random.below(model.len() as u64) as usize;
@@ -158,17 +158,18 @@ fn regions_are_as_in_a_model() {
                 }
                 3 => {
                     states.is_copied(first, Members(members));
-                    (model[first].0, model[first].2) = (model[first].0 & !members, true);
+                    let it = &mut model[first];
+                    (it.0, it.2, it.4) = (it.0 & !members, true, true);
                 }
                 4 => {
                     states.begin_flush();
-                    model.iter_mut().for_each(|it| (it.2, it.3) = (false, it.2 || it.3));
+                    model.iter_mut().for_each(|it| (it.2, it.3, it.4) = (false, it.2 || it.3, false));
                 }
                 5 => {
                     let good = random.one_in(2);
                     states.end_flush(good);
                     for it in model.iter_mut().filter(|_| good) {
-                        (it.3, it.1) = (false, if it.2 { it.1 } else { it.0 });
+                        (it.3, it.1) = (false, if it.4 { it.1 } else { it.0 });
                     }
                 }
                 6 => {
@@ -184,7 +185,10 @@ fn regions_are_as_in_a_model() {
                         (last.0, last.1) = (last.0 | UNSYNCED.0, last.1 | UNSYNCED.0);
                     }
                     states.grow(size);
-                    model.resize(size.div_ceil(REGION) as usize, (UNSYNCED.0, UNSYNCED.0, false, false));
+                    model.resize(
+                        size.div_ceil(REGION) as usize,
+                        (UNSYNCED.0, UNSYNCED.0, false, false, false),
+                    );
                     log.grow(size);
                 }
                 _ => {}
