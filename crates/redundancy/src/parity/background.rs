@@ -105,10 +105,10 @@ impl Parity {
             return;
         }
         self.end_idle_jobs();
-        while let Some((job, budget)) = self.background.jobs.next(now_ns, |job| self.wants(job)) {
+        while let Some((job, _)) = self.background.jobs.next(now_ns, |job| self.wants(job)) {
             let chosen = match job {
-                RESYNC => self.next_rebuild(budget),
-                _ => self.next_check(budget),
+                RESYNC => self.next_rebuild(),
+                _ => self.next_check(),
             };
             let Some((rows, targets)) = chosen else {
                 self.end_idle_jobs();
@@ -142,12 +142,13 @@ impl Parity {
         }
     }
 
-    fn rows_from(&self, from: u64, end: u64, budget: u64) -> Range<u64> {
-        let length = (budget / 4096 * 4096).clamp(4096, ROWS_MAX);
-        from..(from + length).min(self.geometry().chunk_end(from, end))
+    /// Returns the rows of the next operation. It is never larger than the budget of a job.
+    fn rows_from(&self, from: u64, end: u64) -> Range<u64> {
+        const { assert!(ROWS_MAX <= sluice_jobs::STEP_MIN) };
+        from..(from + ROWS_MAX).min(self.geometry().chunk_end(from, end))
     }
 
-    fn next_rebuild(&mut self, budget: u64) -> Option<(Range<u64>, Members)> {
+    fn next_rebuild(&mut self) -> Option<(Range<u64>, Members)> {
         let members = self.member_state.joined.with(UNSYNCED);
         let is_done = |cursor: &Cursor| cursor.next >= self.state.rows_of(cursor.region).end;
         if self.background.cursor.as_ref().is_none_or(is_done) {
@@ -162,10 +163,10 @@ impl Parity {
         }
         let cursor = self.background.cursor.as_ref()?;
         let end = self.state.rows_of(cursor.region).end;
-        Some((self.rows_from(cursor.next, end, budget), cursor.targets))
+        Some((self.rows_from(cursor.next, end), cursor.targets))
     }
 
-    fn next_check(&mut self, budget: u64) -> Option<(Range<u64>, Members)> {
+    fn next_check(&mut self) -> Option<(Range<u64>, Members)> {
         if self.member_state.joined != self.state.members || !self.state.stale().is_empty() {
             // A missing member cannot be compared, so the result would be no proof.
             self.background.check.running = false;
@@ -177,7 +178,7 @@ impl Parity {
             self.background.check.running = false;
             return None;
         }
-        Some((self.rows_from(at, self.config.size, budget), Members::NONE))
+        Some((self.rows_from(at, self.config.size), Members::NONE))
     }
 
     /// Starts a comparison of all cells with the parities.

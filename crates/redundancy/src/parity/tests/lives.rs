@@ -173,6 +173,44 @@ fn members_that_fail_cost_nothing() {
     assert!(good > 50 * lives, "{good} of {lives}");
 }
 
+/// Writes to regions while they are rebuilt: in front of the rows that are rebuilt, behind them, and across.
+#[test]
+fn writes_beside_rebuilding_are_rebuilt() {
+    for seed in seeds(&[], 24) {
+        let shape = SHAPES[(seed % SHAPES.len() as u64) as usize];
+        // An operation rebuilds at most 64 KiB.
+        let (chunk, chunks, region) =
+            [(4096, 8, 16384), (80 << 10, 1, 128 << 10), (96 << 10, 1, 64 << 10)][(seed / 6 % 3) as usize];
+        let mut rig = Rig::with_regions(seed, shape, chunk, chunks, region);
+        for member in 0..2 {
+            rig.members[member].up = false;
+            for first in (0..rig.blocks()).step_by(40) {
+                rig.submit_at(Some(HostCommand::Write), first, 1);
+                rig.drain();
+            }
+            rig.members[member].up = true;
+            rig.parity.bring_back(Members::one(member), false).expect("it can");
+            rig.pump();
+            while !rig.parity.status().stale.is_empty() {
+                if rig.random.one_in(3) {
+                    // Around a border of chunks or of operations.
+                    let border = rig.random.between(1, rig.blocks() / 8 - 1) * 8;
+                    let first = border - rig.random.below(8);
+                    let count = rig.random.between(1, 16).min(rig.blocks() - first);
+                    rig.submit_at(Some(HostCommand::Write), first, count);
+                }
+                rig.turn();
+            }
+            rest(&mut rig);
+            // The other members have the data that this one has not.
+            rig.members[2].up = false;
+            rig.read_all();
+            rest(&mut rig);
+        }
+        assert_eq!(rig.failed, 0);
+    }
+}
+
 /// Fails requests to all members and to the log: commands fail, the array may stop, and nothing is lost.
 #[test]
 fn failures_beyond_the_parities_lose_nothing() {

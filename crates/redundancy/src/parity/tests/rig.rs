@@ -78,14 +78,25 @@ pub(super) fn disk(size: u64, random: &mut Random, used: bool) -> SimDisk {
 
 impl Rig {
     /// Creates an array of this shape, and opens it.
-    pub(super) fn new(seed: u64, (members, parities): (usize, usize), chunk: u64, chunks: u64) -> Self {
+    pub(super) fn new(seed: u64, shape: (usize, usize), chunk: u64, chunks: u64) -> Self {
+        Self::with_regions(seed, shape, chunk, chunks, REGION)
+    }
+
+    /// Does the same, with regions of this size.
+    pub(super) fn with_regions(
+        seed: u64,
+        (members, parities): (usize, usize),
+        chunk: u64,
+        chunks: u64,
+        region_bytes: u64,
+    ) -> Self {
         let mut random = Random::new(seed);
         let geometry = Geometry::new(members, parities, chunk).expect("an array");
         let size = chunk * chunks;
         let config = ArrayConfig {
             geometry,
             size,
-            region_bytes: REGION,
+            region_bytes,
             log_bytes: ARRAY_LOG_MIN,
             rate: 1 << 20,
             safe_read: false,
@@ -184,6 +195,7 @@ impl Rig {
             self.spins = 0;
             self.take(step);
         }
+        assert_eq!(self.parity.is_halted(), self.halted.is_some());
         self.count_losses();
     }
 
@@ -291,6 +303,7 @@ impl Rig {
             Some(kind) => self.parity.begin(kind, bytes, fua),
             None => self.parity.begin_flush(),
         };
+        assert!(id.0 < 2 * SLOTS as u32, "numbers are reused");
         command.id = Some(id);
         self.commands[slot] = Some(command);
         assert_eq!(self.by_id.insert(id.0, slot), None, "the number is free");
@@ -428,15 +441,18 @@ impl Rig {
         let images: Vec<Vec<u8>> = (0..members).map(|member| self.image(member)).collect();
         for row in (0..self.config.size as usize).step_by(chunk) {
             let first = members - 1 - (row / chunk) % members;
-            let cell = |role: usize| &images[(first + role) % members][row..row + chunk];
-            for at in 0..chunk {
-                let (mut p, mut q) = (0u8, 0u8);
+            let cell = |role: usize| images[(first + role) % members][row..row + chunk].as_chunks::<8>().0;
+            for at in 0..chunk / 8 {
+                let word = |role: usize| u64::from_le_bytes(cell(role)[at]);
+                let (mut p, mut q) = (0, 0);
                 for column in (0..members - parities).rev() {
-                    let data = cell(parities + column)[at];
-                    (p, q) = (p ^ data, (q << 1) ^ ((q >> 7) * 0x1d) ^ data);
+                    let data = word(parities + column);
+                    // The polynomial for each byte that overflows.
+                    let carry = (q >> 7 & 0x0101_0101_0101_0101) * 0x1d;
+                    (p, q) = (p ^ data, (q << 1 & 0xfefe_fefe_fefe_fefe) ^ carry ^ data);
                 }
-                assert_eq!(cell(0)[at], p, "P of row {row:#x}");
-                assert!(parities == 1 || cell(1)[at] == q, "Q of row {row:#x}");
+                assert_eq!(word(0), p, "P of row {row:#x}");
+                assert!(parities == 1 || word(1) == q, "Q of row {row:#x}");
             }
         }
     }

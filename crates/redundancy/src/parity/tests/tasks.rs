@@ -132,6 +132,9 @@ impl Task {
             }
             Step::Flush { member } => {
                 // A flush may cover only the writes that had ended when it began.
+                let is_one =
+                    |task: &Self| matches!(task, Self::Flush { member: other, .. } if *other == member);
+                assert!(!rig.tasks.iter().any(is_one), "a flush is in flight already");
                 let is_done = rig.random.one_in(2) && rig.members[member].up;
                 if is_done {
                     rig.members[member].disk.lock().flush();
