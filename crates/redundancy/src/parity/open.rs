@@ -152,9 +152,7 @@ impl Parity {
         if size < state.size {
             return Err(format!("the log is of members with {} bytes, and one has {size}", state.size));
         }
-        if size.div_ceil(state.region_bytes) > super::state::REGIONS_MAX
-            || State::bytes_for(size.div_ceil(state.region_bytes)) > crate::log::state_max(NOTES_BYTES)
-        {
+        if size.div_ceil(state.region_bytes) > super::state::REGIONS_MAX {
             return Err(format!("the log has no room for members of {size} bytes"));
         }
         let needed = NOTES_BYTES + state.ring_blocks * BLOCK as u64;

@@ -147,11 +147,6 @@ impl State {
         }
     }
 
-    /// Returns the bytes of a state with so many regions.
-    pub(crate) fn bytes_for(regions: u64) -> u64 {
-        size_of::<StateHead>() as u64 + regions
-    }
-
     /// Returns the regions of some rows.
     pub(crate) fn regions_of(&self, rows: &Range<u64>) -> Range<usize> {
         let end = (rows.end.div_ceil(self.region_bytes) as usize).min(self.regions.len());

@@ -235,6 +235,12 @@ fn a_safe_read_finds_wrong_data() {
         rig.come_to_rest();
         assert_eq!((figures(&rig)["repairs_total"], figures(&rig)["mismatches_total"]), (1, 1));
         assert_eq!((rig.failed, rig.image(1)), before);
+        // The second column.
+        rig.members[2].disk.lock().write(1024, &[0x77; 512]);
+        rig.submit_at(Some(HostCommand::Read), 8, 8);
+        rig.drain();
+        rig.come_to_rest();
+        assert_eq!(figures(&rig)["repairs_total"], 2);
         // Without a member there is nothing to compare with, and a cell is recovered.
         rig.members[1].up = false;
         rig.read_all();

@@ -345,6 +345,75 @@ fn a_journal_that_is_full_is_emptied_at_once() {
     }
 }
 
+/// Fails a write of zeros to whole stripes, on each member: that member is lost, and no other.
+#[test]
+fn zeros_that_fail_lose_their_member() {
+    for member in 0..4 {
+        let mut rig = Rig::new(2, (4, 2), 4096, 8);
+        rig.submit_at(Some(HostCommand::Write), 0, 128);
+        rig.drain();
+        rig.members[member].up = false;
+        rig.submit_at(Some(HostCommand::Zero), 32, 48);
+        rig.drain();
+        let status = rig.parity.status();
+        assert_eq!((status.losses, status.joined), (1, status.members.without(Members::one(member))));
+        rig.read_all();
+        rest(&mut rig);
+        rig.read_all();
+    }
+}
+
+/// Reads a bad block while the parities are not computed: it fails, and nothing is computed from them.
+#[test]
+fn parities_that_are_not_computed_recover_nothing() {
+    for parities in [1, 2] {
+        let mut rig = Rig::new(2, (2 + parities, parities), 4096, 4);
+        rig.submit_at(Some(HostCommand::Write), 0, 64);
+        rig.drain();
+        rig.come_to_rest();
+        for member in 0..2 + parities {
+            if rig.config.geometry.member(0, 0) != member && rig.config.geometry.member(0, 1) != member {
+                rig.members[member].disk.lock().write(0, &[0x77; 4096]);
+            }
+        }
+        rig.parity.trust_data().expect("it can");
+        rig.pump();
+        drop(rig.parity.order_job(Verb::Pause, "resync", PaceChange::default(), rig.now_ns));
+        let (member, row) = rig.parity.route(&(0..512)).expect("it has its data");
+        rig.members[member].bad.push(row / BLOCK);
+        rig.submit_at(Some(HostCommand::Read), 0, 1);
+        rig.drain();
+        assert_eq!((rig.failed, rig.parity.status().unsynced), (1, true));
+        rig.submit_at(Some(HostCommand::Write), 0, 1);
+        rig.drain();
+        assert_eq!(rig.failed, 1);
+        rest(&mut rig);
+        rig.read_all();
+    }
+}
+
+/// Marks more regions at a time than a record of the log has room for.
+#[test]
+fn more_changes_than_a_record_holds_are_a_checkpoint() {
+    let mut rig = Rig::with_regions(3, (3, 1), 4096, 700, 4096);
+    rig.members[0].up = false;
+    for stripe in (0..700).step_by(2) {
+        rig.submit_at(Some(HostCommand::Zero), stripe * 16, 16);
+        if stripe % 20 == 0 {
+            rig.drain();
+        }
+    }
+    rig.drain();
+    let stale = rig.parity.status().stale_bytes;
+    assert!(stale > 300 * 4096, "{stale}");
+    rig.crash(true);
+    rig.open();
+    assert_eq!(rig.comes_up(), Ok(()));
+    assert!(rig.parity.status().stale_bytes >= stale);
+    rig.read_all();
+    rest(&mut rig);
+}
+
 /// Enlarges all members between two daemons.
 #[test]
 fn members_that_grow_have_parities_in_the_end() {
