@@ -28,7 +28,7 @@ ROWS = (
     ("snapshot: function", 1320, 1634, ["crates/functions/src/services/snapshot"]),
     ("snapshot: shared: the store", None, None, ["crates/functions/src/services/store"]),
     ("observe: classifier", None, None, ["classifiers/observe.c"]),
-    ("SDK for functions in Rust", 1080, 1116,
+    ("SDK for functions in Rust", 1081, 1116,
      ["crates/uif/src/%s.rs" % name for name in ("abi", "function", "handshake", "io", "lib", "program", "ring", "sandbox",
                                                  "serve", "session", "socket", "wire")]),
     ("SDK: shared with the daemon: calls", None, None, ["crates/uif/src/direct.rs", "crates/uif/src/state.rs"]),

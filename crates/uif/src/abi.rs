@@ -152,7 +152,8 @@ pub struct Submission {
     pub length: u64,
     /// Offset of the command's data in the arena, in bytes.
     pub data_offset: u32,
-    /// Bytes of data. Of a control: of the text; its buffer has [`CONTROL_BYTES`].
+    /// Bytes of data. Of a control: of the text; its buffer has [`CONTROL_BYTES`]. Of a layer below: of the unit
+    /// that is never torn; zero if it is unknown.
     pub data_length: u32,
     /// Values of the function's last reply to the command; zero at first.
     pub cookie: [u64; 2],

@@ -68,6 +68,9 @@ pub struct Below {
     pub size: u64,
     /// Block size in bytes, a power of two.
     pub block_size: u32,
+    /// Bytes of the unit that is never torn: a write inside of one such unit, counted from the beginning of
+    /// the layer, is done as a whole or not at all. A power of two, or zero if it is unknown.
+    pub atomic: u32,
     /// Number of the storage: unique among all storage, and kept over restarts. Zero if there is none.
     pub id: u128,
     /// Whether nothing was ever written to the layer.

@@ -98,9 +98,9 @@ impl Session {
 
     fn below(&mut self, entry: &Submission) {
         let [low, high] = entry.cookie.map(u128::from);
-        let (size, block_size, id) = (entry.offset, entry.length as u32, high << 64 | low);
-        let is_new = entry.flags & flag::NEW != 0;
-        self.direct.set_layer(entry.stage.into(), Below { size, block_size, id, is_new });
+        let (size, block_size, atomic) = (entry.offset, entry.length as u32, entry.data_length);
+        let (id, is_new) = (high << 64 | low, entry.flags & flag::NEW != 0);
+        self.direct.set_layer(entry.stage.into(), Below { size, block_size, atomic, id, is_new });
     }
 
     fn control(&mut self, entry: &Submission, memory: &mut Buffers, now_ns: u64) {

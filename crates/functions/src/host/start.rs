@@ -41,6 +41,8 @@ pub(super) enum Leaving {
 pub(super) struct Below {
     /// Bytes of each layer, and of its blocks.
     layers: [Cell<(u64, u32)>; LAYERS_MAX],
+    /// Bytes of the unit of each layer that is never torn.
+    units: [Cell<u32>; LAYERS_MAX],
     storages: [Cell<Storage>; LAYERS_MAX],
     count: Cell<usize>,
     /// Whether the function was sent these layers.
@@ -50,10 +52,10 @@ pub(super) struct Below {
 impl Below {
     pub(super) fn update(&self, below: &[Characteristics]) {
         self.count.set(below.len().min(LAYERS_MAX));
-        for ((layer, storage), below) in self.layers.iter().zip(&self.storages).zip(below) {
-            let now = (below.size, below.block_size);
-            let was = (layer.replace(now), storage.replace(below.storage));
-            if was != (now, below.storage) {
+        let layers = self.layers.iter().zip(&self.storages).zip(&self.units);
+        for (((layer, storage), unit), below) in layers.zip(below) {
+            let now = ((below.size, below.block_size), below.storage, untorn_unit(below));
+            if (layer.replace(now.0), storage.replace(now.1), unit.replace(now.2)) != now {
                 self.announced.set(false);
             }
         }
@@ -68,7 +70,8 @@ impl Below {
     pub(super) fn describe(&self, layer: u8) -> Option<sluice_uif::Below> {
         let (size, block_size) = self.get(layer)?;
         let Storage { id, is_new } = self.storages[usize::from(layer)].get();
-        Some(sluice_uif::Below { size, block_size, id, is_new })
+        let atomic = self.units[usize::from(layer)].get();
+        Some(sluice_uif::Below { size, block_size, atomic, id, is_new })
     }
 }
 
@@ -205,6 +208,14 @@ impl Uif {
     }
 }
 
+/// Returns the bytes of the largest power of two that has no boundary of the layer inside, and whose writes
+/// the layer never tears.
+fn untorn_unit(below: &Characteristics) -> u32 {
+    let within = if below.boundary == 0 { u32::MAX } else { 1 << below.boundary.trailing_zeros() };
+    let unit = below.atomic_write.min(within).max(1);
+    1 << unit.ilog2()
+}
+
 /// Returns the entry of a layer below.
 fn below(number: u8, layer: &sluice_uif::Below) -> Submission {
     Submission {
@@ -212,6 +223,7 @@ fn below(number: u8, layer: &sluice_uif::Below) -> Submission {
         stage: number,
         offset: layer.size,
         length: layer.block_size.into(),
+        data_length: layer.atomic,
         cookie: [layer.id as u64, (layer.id >> 64) as u64],
         flags: if layer.is_new { flag::NEW } else { 0 },
         ..Submission::default()

@@ -306,7 +306,7 @@ fn a_mirror_has_up_to_eight_members() {
         live(&mut rig);
         rig.come_to_rest();
     }
-    let layer = Below { size: 4 << 20, block_size: 512, id: 0, is_new: true };
+    let layer = Below { size: 4 << 20, block_size: 512, atomic: 512, id: 0, is_new: true };
     for (mode, layers, is_good) in [
         (Mode::Equals, 2, false),
         (Mode::Equals, 3, true),
