@@ -174,6 +174,7 @@ fn open(spec: &UifSpec, drive: &str) -> Result<(PreparedUif, UifControl), ApiErr
         deadline: spec.deadline(),
         on_death: spec.on_death.into(),
         size: spec.service().and_then(|service| (service.size)(&Options::new(spec.options.clone()))),
+        atomic_write: spec.service().and_then(|it| (it.atomic_write)(&Options::new(spec.options.clone()))),
     };
     match start_of(spec)? {
         Start::InDaemon(function) => PreparedUif::local(config, function)

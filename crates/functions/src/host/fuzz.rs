@@ -54,6 +54,7 @@ impl Supervisor {
             deadline,
             on_death,
             size: None,
+            atomic_write: None,
         };
         let instance = Arc::new(InstanceSlot::new(&config.name).expect("descriptors"));
         let layer = PreparedUif::new(&config, properties, Arc::clone(&instance));

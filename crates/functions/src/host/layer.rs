@@ -44,6 +44,7 @@ pub struct Uif {
     pub(super) deadline_ns: u64,
     pub(super) on_death: OnDeath,
     size: Option<SizeOf>,
+    atomic_write: Option<u32>,
     pub(super) peer: Peer,
     /// Arena of the present connection.
     pub(super) arena: Option<Arena>,
@@ -103,6 +104,7 @@ impl PreparedUif {
             deadline_ns: self.deadline_ns,
             on_death: self.on_death,
             size: self.size,
+            atomic_write: self.atomic_write,
             peer: Peer::Absent,
             arena: None,
             retiring: Vec::new(),
@@ -296,7 +298,13 @@ impl Layer for Uif {
             block_size,
             optimal_write: first.optimal_write.max(self.properties.block_size),
             // A function with requests of its own works in several steps, which may be seen half done.
-            atomic_write: if self.properties.pool > 0 { block_size } else { first.atomic_write },
+            atomic_write: match self.atomic_write {
+                Some(bytes) => bytes.max(block_size),
+                None if self.properties.pool > 0 => block_size,
+                None => first.atomic_write,
+            },
+            // A write that crosses the boundary below is whole nevertheless.
+            boundary: if self.atomic_write.is_some() { 0 } else { first.boundary },
             volatile_cache: below.iter().any(|layer| layer.volatile_cache),
             deallocated: if transforms { Deallocated::Indeterminate } else { first.deallocated },
             // One child for each command: what is sent below for it.

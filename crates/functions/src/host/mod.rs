@@ -90,6 +90,8 @@ pub struct UifConfig {
     pub on_death: OnDeath,
     /// Size of the layer over its layers below, if the function has another than its first layer.
     pub size: Option<SizeOf>,
+    /// Bytes of a write that is never seen half done, if the function ensures that itself.
+    pub atomic_write: Option<u32>,
 }
 
 /// Function on its way to its reactor.
@@ -99,6 +101,7 @@ pub struct PreparedUif {
     deadline_ns: u64,
     on_death: OnDeath,
     size: Option<SizeOf>,
+    atomic_write: Option<u32>,
     instance: Arc<InstanceSlot>,
 }
 
@@ -190,7 +193,8 @@ impl PreparedUif {
 
     fn new(config: &UifConfig, properties: Properties, instance: Arc<InstanceSlot>) -> Self {
         let deadline_ns = u64::try_from(config.deadline.as_nanos()).unwrap_or(u64::MAX);
-        Self { properties, deadline_ns, on_death: config.on_death, size: config.size.clone(), instance }
+        let UifConfig { on_death, atomic_write, .. } = *config;
+        Self { properties, deadline_ns, on_death, size: config.size.clone(), atomic_write, instance }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Each implements [`Service`] in its own module and has one line in [`SERVICES`].
 
+mod atomic;
 mod checksum;
 mod encrypt;
 mod mirrored;
@@ -30,6 +31,7 @@ pub const SERVICES: &[Record] = &[
     Record::of::<replicate::Equals>(),
     Record::of::<parity::ParityFunction>(),
     Record::of::<checksum::Checksum>(),
+    Record::of::<atomic::Atomic>(),
     Record::of::<poison::Poison>(),
     Record::of::<snapshot::Snapshot>(),
 ];

@@ -49,6 +49,12 @@ pub trait Service {
         None
     }
 
+    /// Returns the bytes of a write that is never seen half done, of a function that ensures that itself.
+    fn atomic_write(options: &Options) -> Option<u32> {
+        let _ = options;
+        None
+    }
+
     /// Returns the place of the data in the layers below, in words, if it is not where it was.
     fn data(options: &Options) -> Option<String> {
         let _ = options;
@@ -185,6 +191,7 @@ pub struct Record {
     pub make: Make,
     pub keeps_size: fn(&Options) -> bool,
     pub size: fn(&Options) -> Option<SizeOf>,
+    pub atomic_write: fn(&Options) -> Option<u32>,
     pub data: fn(&Options) -> Option<String>,
     pub changes: fn() -> Changes,
     /// Checks an order's text, and returns it in its shortest form.
@@ -207,6 +214,7 @@ impl Record {
             make: S::make,
             keeps_size: S::keeps_size,
             size: S::size,
+            atomic_write: S::atomic_write,
             data: S::data,
             changes: S::changes,
             order_of_text: |text| parse::<S>(text).map(|order| order.to_string()),

@@ -102,7 +102,8 @@ impl Layer for Guard {
 
 pub(super) fn config(on_death: OnDeath) -> UifConfig {
     let deadline = Duration::from_secs(1);
-    UifConfig { name: "test".to_owned(), options: Options::default(), deadline, on_death, size: None }
+    let (options, size, atomic_write) = (Options::default(), None, None);
+    UifConfig { name: "test".to_owned(), options, deadline, on_death, size, atomic_write }
 }
 
 pub(super) struct Rig {

@@ -1,7 +1,9 @@
 //! The parity function against the model: random commands, failures of members, crashes and power cuts.
 
+mod atomic;
 mod checksum;
 mod rig;
+mod whole;
 
 use rig::{BLOCK, Rig};
 use sluice_command::Operation;

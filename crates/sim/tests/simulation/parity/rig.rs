@@ -8,12 +8,16 @@ use sluice_sim::{Action, DiskConfig, FlightId, ModelNamespace, Random, SimDisk, 
 use sluice_uif::abi::{Reply, Submission, disposition, flag, kind};
 use sluice_uif::{Options, Session};
 
+use super::whole::Whole;
+
 pub(super) const BLOCK: u64 = 512;
 /// Bytes of a member: two regions.
 pub(super) const SIZE: u64 = (1 << 20) + (256 << 10);
 pub(super) const LOG: u64 = 3 << 20;
 /// Bytes of a group of blocks with checksums, and more.
 const CHECKED: u64 = (2 << 20) + (16 << 10);
+/// Bytes of an atomic drive.
+const ATOMIC: u64 = 512 << 10;
 
 /// Bytes of a chunk.
 const CHUNK: usize = 8 << 10;
@@ -73,6 +77,15 @@ pub(super) struct Rig {
     /// Writes of the log so far, and the number at which the power fails.
     pub(super) log_writes: u64,
     pub(super) cut_at: Option<u64>,
+    /// Writes and flushes of all layers so far, and the number at which the power fails.
+    pub(super) changes: u64,
+    pub(super) cut_change: Option<u64>,
+    /// Check of writes that are whole, of a function that promises that.
+    whole: Option<Whole>,
+    /// Most blocks of an atomic write of the next function.
+    next_limit: u64,
+    /// Loss that the next request to layer 0 reports.
+    loss: bool,
     /// Requests to members since the last command of the host was submitted.
     pub(super) requests: Vec<Operation>,
     pub(super) good: u64,
@@ -117,6 +130,22 @@ impl Rig {
         Self::of("checksum", Options::default(), disks, 0, 8, blocks, random)
     }
 
+    /// Creates the function `atomic` over one disk, with a log of few slots.
+    pub(super) fn atomic(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let disks = [ATOMIC, 8192 + 7 * (20 << 10)].map(|size| disk(size, &mut random, false)).to_vec();
+        let options = Options::new([("limit".to_owned(), "16KiB".to_owned())]);
+        let mut rig = Self::of("atomic", options, disks, 1, 1, ATOMIC / BLOCK, random);
+        rig.whole = Some(Whole::new((16 << 10) / BLOCK));
+        rig
+    }
+
+    /// Sets the limit of the next function `atomic`.
+    pub(super) fn set_limit(&mut self, kib: u64) {
+        self.options = Options::new([("limit".to_owned(), format!("{kib}KiB"))]);
+        self.next_limit = (kib << 10) / BLOCK;
+    }
+
     fn of(
         function: &'static str,
         options: Options,
@@ -156,6 +185,11 @@ impl Rig {
             faults: 0.0,
             log_writes: 0,
             cut_at: None,
+            changes: 0,
+            cut_change: None,
+            whole: None,
+            next_limit: (16 << 10) / BLOCK,
+            loss: false,
             requests: Vec::new(),
             good: 0,
             failed: 0,
@@ -177,6 +211,7 @@ impl Rig {
                 stage: number as u8,
                 offset: self.disks[number].lock().config().size,
                 length: 512,
+                data_length: 512,
                 flags: if self.is_new { flag::NEW } else { 0 },
                 cookie: [self.storage[number], 0],
                 ..Submission::default()
@@ -247,6 +282,7 @@ impl Rig {
         assert_eq!(*used, (tag >> 32) as u32, "it is that command");
         let command = command.take().expect("it is finished once");
         let data = tag as u32 as usize * SLOT;
+        self.whole.iter_mut().for_each(|whole| whole.end(tag as u32 as usize));
         let uses = |asked: &Asked| asked.request.has_data() && (data..data + SLOT).contains(&asked.data);
         assert!(!self.asked.iter().any(uses), "a layer has its data");
         match (command.flight, command.request.operation) {
@@ -264,6 +300,10 @@ impl Rig {
         let bytes = self.memory.bytes(data, command.request.length as usize).expect("it is there");
         let tag = |block: &[u8]| Some(read_tag(block).expect("whole blocks"));
         let found: Vec<Option<Tag>> = bytes.chunks(BLOCK as usize).map(tag).collect();
+        if let Some(whole) = &self.whole {
+            let found: Vec<Tag> = found.iter().copied().flatten().collect();
+            whole.check(command.request.offset / BLOCK, &found);
+        }
         self.model.end_read(flight, &found).unwrap_or_else(|violation| panic!("{violation}"));
     }
 
@@ -323,6 +363,7 @@ impl Rig {
                 Action::Write { first, tags: tags.clone(), fua }
             }
         };
+        self.whole.iter_mut().for_each(|whole| whole.begin(slot, operation, first, &tags));
         let flight = Some(self.model.begin(action));
         self.commands[slot].1 = Some(Command { request, tags, flight });
         self.send(slot);
@@ -378,6 +419,15 @@ impl Rig {
             }
         }
         let is_read = asked.request.operation == Operation::Read;
+        self.changes += u64::from(!is_read);
+        if !is_read && self.cut_change == Some(self.changes) {
+            self.asked.push(asked);
+            return false;
+        }
+        if layer == 0 && std::mem::take(&mut self.loss) {
+            self.answer(&asked, Status::WRITES_LOST);
+            return true;
+        }
         if is_read && !is_log && self.random.chance(self.media) {
             self.answer(&asked, Status::UNRECOVERED_READ_ERROR);
             return true;
@@ -438,6 +488,23 @@ impl Rig {
         }
     }
 
+    /// Cuts the power of layer 0 alone, which reports that once. Requests to it are sent again by its target.
+    pub(super) fn lose_power_below(&mut self) {
+        for asked in &self.asked.clone() {
+            if asked.reply.layer == 0 {
+                self.apply(asked, 0.5);
+            }
+        }
+        self.disks[0].lock().power_cut();
+        self.model.lose_unflushed();
+        self.loss = true;
+    }
+
+    /// Has a layer report another storage from now on. Returns the former number.
+    pub(super) fn exchange_storage(&mut self, layer: usize, number: u64) -> u64 {
+        std::mem::replace(&mut self.storage[layer], number)
+    }
+
     /// Kills the daemon, with a power cut if it is `cut`. No command or request gets an answer. The next
     /// function is made, without its layers.
     pub(super) fn end_daemon(&mut self, cut: bool) {
@@ -452,6 +519,9 @@ impl Rig {
             false => self.model.crash(),
         }
         self.commands.iter_mut().for_each(|(_, command)| *command = None);
+        let limit = self.next_limit;
+        self.whole.iter_mut().for_each(|whole| whole.crash(limit));
+        self.loss = false;
         self.words = None;
         (self.session, self.memory) = session(self.function, &self.options);
     }
