@@ -2,6 +2,7 @@
 
 mod absent;
 mod ana;
+mod atomic;
 mod attack;
 mod balance;
 mod cache;
