@@ -20,6 +20,13 @@ pub(crate) struct PendingClone {
     reply: Reply<()>,
 }
 
+impl PendingClone {
+    /// Returns the volume that is cloned.
+    pub(crate) fn of(&self) -> &str {
+        &self.from
+    }
+}
+
 impl<S: Storage> Committer<S> {
     /// Makes a volume with the content of another one, and replies. If a namespace uses the other one, the reply comes
     /// when none of its commands changes it for a moment.

@@ -1,7 +1,7 @@
 //! The home of a pool: free extents, maps of all volumes, and the log of their changes.
 
 use crate::block::PAYLOAD;
-use crate::book::{Change, NAME_MAX, VolumeUse, is_size};
+use crate::book::{Book, Change, NAME_MAX, VolumeUse, is_size};
 use crate::clones::PendingClone;
 use crate::extents::{Extents, Note};
 use crate::layout::{EXTENT, Layout};
@@ -64,6 +64,9 @@ impl<S: Storage> Committer<S> {
     /// Makes all notes durable that have arrived. Nothing more is written until a volume or an order changes something.
     pub(crate) fn settle(&mut self) -> Result<(), Error> {
         while self.turn() > 0 {}
+        if let Some(clone) = self.clones.first() {
+            return Err(Error::Busy(clone.of().to_owned()));
+        }
         self.failure.clone().map_or(Ok(()), |words| Err(Error::Failed(words)))
     }
 

@@ -124,8 +124,7 @@ impl PreparedTarget {
                 })?)
             }
             Self::Thin { device, port } => {
-                let hint =
-                    "each volume takes three of the reactor's places and four descriptors (ulimit -n)";
+                let hint = "each volume takes three of the reactor's places and four descriptors (ulimit -n)";
                 let file = device.build(at.task, at.io, token_prefix);
                 let file = file.map_err(|error| no_place("file of the pool", error, hint))?;
                 let below = stack.add(Box::new(file), &[]).map_err(|error| in_words(&error))?;
