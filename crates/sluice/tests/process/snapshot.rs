@@ -154,6 +154,12 @@ fn go_through(place: &str) {
     look(&mut old, &monday);
     drive.work(200);
     look(&mut old, &monday);
+    // Both go to another process, with the classifier and its translations.
+    daemon.upgrade(&[]);
+    look(&mut drive.disk, &drive.model);
+    look(&mut old, &monday);
+    drive.work(200);
+    look(&mut old, &monday);
     let refused = old.write(0, &[0; BLOCK]).expect_err("it is read only");
     assert_eq!(refused.status(), Some(Status::NAMESPACE_WRITE_PROTECTED), "{refused}");
     daemon.ok(&["snapshot", "rollback", "disk", "monday"]);

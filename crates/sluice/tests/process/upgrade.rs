@@ -257,6 +257,7 @@ fn with_state() -> (String, Vec<String>) {
                 &["second", "third", "log"],
             ),
             ("snapshot", ", options = { size = \"8MiB\" }", &[]),
+            ("atomic", "", &["log"]),
         ] {
             let name = format!("{function}-{place}");
             let function = format!("function = \"{function}\", place = \"{place}\"{more}");
