@@ -99,6 +99,24 @@ mod tests {
         assert!(losses.owes(1, host(1), 0) && !losses.owes(1, host(3), 2), "that is another loss");
     }
 
+    /// Checks who is notified again: a host that fails for the first time shares a loss, and one that fails again has
+    /// another.
+    #[test]
+    fn another_loss_is_owed_to_all_others() {
+        let mut losses = Losses::default();
+        losses.failed(1, None);
+        assert!([1, 2, 3].map(|number| losses.owes(1, host(number), 0)) == [true; 3]);
+        assert!(!losses.failed(1, Some(host(4))));
+        assert_eq!([1, 2, 3, 4].map(|number| losses.owes(1, host(number), 0)), [false; 4]);
+        assert!(!losses.failed(1, Some(host(2))));
+        assert_eq!([1, 2, 3, 4].map(|number| losses.owes(1, host(number), 0)), [true, false, true, true]);
+        assert!(!losses.are_none() && Losses::default().are_none());
+        // A loss that no Flush reported is owed to all.
+        losses.failed(1, None);
+        assert!(losses.are_unreported());
+        assert_eq!([1, 2, 3, 4].map(|number| losses.owes(1, host(number), 0)), [true; 4]);
+    }
+
     #[test]
     fn more_hosts_than_are_noted_are_notified() {
         let mut losses = Losses::default();

@@ -72,3 +72,44 @@ impl Drop for Orders {
         self.take_commands(|_| true).into_iter().for_each(std::mem::forget);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_command::{Limits, Origin, Slab};
+    use sluice_nvme::SubmissionEntry;
+
+    /// Checks each order that is under way, with and without one that waits.
+    #[test]
+    fn orders_go_on_one_after_the_other() {
+        let mut slab = Slab::new(Limits::new(4, 0)).expect("memory");
+        let mut admit = || slab.admit(&SubmissionEntry::default(), Origin::default()).expect("room");
+        for waits in [false, true] {
+            for under_way in [None, Some(false), Some(true)] {
+                let mut orders = Orders::default();
+                orders.waiting.extend(waits.then(&mut admit));
+                orders.under_way = under_way.map(|ends| match ends {
+                    true => UnderWay::Ending { command: None, victims: Vec::new() },
+                    false => UnderWay::Storing { command: None, changes: Vec::new() },
+                });
+                assert_eq!(orders.are_none(), !waits && under_way.is_none());
+                assert_eq!(orders.may_go_on(), waits && under_way.is_none());
+                assert_eq!(orders.are_ending(), under_way == Some(true));
+                assert_eq!(orders.are_storing(), under_way == Some(false));
+                let taken = orders.take_commands(|_| true);
+                assert_eq!((taken.len(), orders.waiting.len()), (usize::from(waits), 0));
+                orders.waiting.extend(taken);
+                assert_eq!(orders.take_commands(|_| false).len(), 0);
+                // No host is left to wait for the command.
+                drop(orders);
+            }
+        }
+        assert_eq!(slab.in_flight(), 3);
+        let mut orders = Orders::default();
+        let command = slab.admit(&SubmissionEntry::default(), Origin::default());
+        orders.under_way = Some(UnderWay::Ending { command, victims: Vec::new() });
+        let [command] = orders.take_commands(|_| true).try_into().expect("the one that is under way");
+        assert!(orders.are_ending(), "the order goes on without its command");
+        slab.release(command);
+    }
+}
