@@ -248,7 +248,7 @@ mod tests {
                 (0..0, true),
                 (0..64 << 10, true),
                 (0..(64 << 10) + 1, false),
-                (5..4, false),
+                (Range { start: 5, end: 4 }, false),
                 (70_000..70_001, false),
             ] {
                 assert_eq!(memory.has_staged(&range), is_staged, "{range:?}");

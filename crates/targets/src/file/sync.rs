@@ -292,6 +292,12 @@ mod tests {
         one.join(Ticket(1));
         assert!(!one.is_idle() && one.is_due());
         one.leave(Ticket(1));
+        // A target without open doubts loses nothing when it goes.
+        let mut third = Syncs::new(Arc::clone(&one.shared));
+        let doubt = third.doubt();
+        third.settle(doubt, false);
+        drop(third);
+        assert!(!one.shared.has_lost());
         // The other doubt is open when the target goes.
         let first = one.doubt();
         one.doubt();

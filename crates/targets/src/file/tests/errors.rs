@@ -126,6 +126,13 @@ fn a_write_whose_flush_fails_takes_later_flushes_with_it_and_one_that_fails_itse
         assert_eq!(drive.run(write(0, 4096), one(0, 4096)), Status::SUCCESS);
         drive.stop();
     }
+    // Zeros that the file system writes are flushed apart.
+    let drive = Drive::new(open(&config));
+    drive.with(|host, _| host.answers = vec![-libc::EIO].into());
+    let durable = Request { fua: true, ..request(Operation::WriteZeroes, 0, 4096) };
+    assert_eq!(drive.run(durable, Vec::new()), Status::WRITE_FAULT);
+    assert_eq!((drive.with(|host, _| host.events), drive.flush()), (1, Status::SUCCESS));
+    drive.stop();
     // A write without FUA implies no flush.
     let drive = Drive::new(open(&config));
     drive.with(|host, _| host.answers = vec![-libc::EIO].into());

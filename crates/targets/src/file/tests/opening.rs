@@ -305,8 +305,9 @@ fn a_file_is_cut_off_when_nothing_is_written_behind_its_new_end() {
         let cut = control.clone();
         let cutting = drive.with(move |host, now_ns| {
             host.submit(1, across, &one(memory, across.length as u32), now_ns);
-            host.submit(2, write(0, 4096), &one(0, 4096), now_ns);
+            host.submit(2, write(2 * MIB - 4096, 4096), &one(0, 4096), now_ns);
             host.stack.resize(2 * MIB);
+            assert_eq!(cut.beyond.load(Relaxed), 1, "the other ends at the new end");
             let cutting = thread::spawn(move || cut.resize(2 * MIB));
             // This is long enough for a resize that does not wait: no write ends on the blocked reactor
             // meanwhile.
