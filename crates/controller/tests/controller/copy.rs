@@ -68,16 +68,33 @@ fn ranges_are_written_one_behind_the_other() {
     assert!(model.disk().bytes == expected);
 }
 
+/// Checks when a Copy is durable at its end: its host requests that, or has disabled the cache, or the block was
+/// uncorrectable, which a power cut must not bring back.
 #[test]
 fn what_is_written_is_written_through_if_the_host_says_so() {
     const FUA: u32 = 1 << 30;
     let model = Model::new(64);
     let mut host = Host::with_io(&model);
-    let command = copy(&mut host, OWN, 40, &[(1, 0, 2), (1, 8, 1)]);
-    assert_eq!(host.io(SubmissionEntry { cdw12: command.cdw12 | FUA, ..command }), Status::SUCCESS);
-    let seen: Vec<_> = model.take_seen().iter().map(|request| (request.operation, request.fua)).collect();
-    let step = [(Operation::Read, false), (Operation::Write, true)];
-    assert_eq!(seen, [step, step].concat());
+    let writes = |host: &mut Host, fua: u32| {
+        model.take_seen();
+        let command = copy(host, OWN, 40, &[(1, 0, 2), (1, 8, 1)]);
+        assert_eq!(host.io(SubmissionEntry { cdw12: command.cdw12 | fua, ..command }), Status::SUCCESS);
+        let seen = model.take_seen();
+        let operations: Vec<_> = seen.iter().map(|request| request.operation).collect();
+        assert_eq!(operations, [Operation::Read, Operation::Write, Operation::Read, Operation::Write]);
+        assert!(!seen[0].fua && !seen[2].fua);
+        [seen[1].fua, seen[3].fua]
+    };
+    assert_eq!(writes(&mut host, FUA), [true, true]);
+    assert_eq!(writes(&mut host, 0), [false, false]);
+    let mark = |slba| SubmissionEntry { nsid: 1, cdw10: slba, ..entry(io::WRITE_UNCORRECTABLE) };
+    for (slba, expected) in [(41, [true, false]), (42, [false, true]), (43, [false, false])] {
+        assert_eq!(host.io(mark(slba)), Status::SUCCESS);
+        assert_eq!(writes(&mut host, 0), expected, "block {slba}");
+        assert_eq!(writes(&mut host, 0), [false, false], "block {slba} is good again");
+    }
+    assert_eq!(host.set_feature(FeatureId::VOLATILE_WRITE_CACHE, 0), Ok(0));
+    assert_eq!(writes(&mut host, 0), [true, true]);
 }
 
 /// Conformance: NVM 3.2.2, descriptor formats that name a namespace are for hosts that enabled them.
