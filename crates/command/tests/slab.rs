@@ -74,6 +74,7 @@ fn room_for_children_is_made_while_commands_are_in_flight() {
     legs.into_iter().chain([parent]).for_each(|command| slab.release(command));
     let mut slab = Slab::new(Limits::new(1024, 0)).expect("memory");
     assert!(!slab.make_room(1024, 0), "more than a ticket can name");
+    assert!(slab.make_room(2, 3), "far fewer than that");
     let command = admit(&mut slab);
     slab.release(command);
 }
