@@ -1,6 +1,7 @@
 //! Figures, words and times of an array in known states.
 
 use super::rig::{BLOCK, Rig};
+use super::tasks::Task;
 use crate::Members;
 use crate::parity::{ArrayCheck, HostCommand};
 use sluice_jobs::{PaceChange, State, Verb};
@@ -169,6 +170,23 @@ fn orders_that_would_cost_data_are_refused() {
         rig.parity.jobs().pop().map(|job| (job.name, job.state)),
         Some(("check".to_owned(), State::Failed))
     );
+}
+
+/// Rebuilds a member: another one can be taken out when the log has that, and not before.
+#[test]
+fn a_rebuilt_member_counts_when_the_log_has_it() {
+    let mut rig = Rig::new(6, (3, 1), 4096, 8);
+    rig.parity.take_out(0).expect("it can");
+    rig.pump();
+    rig.parity.bring_back(Members::one(0), false).expect("it can");
+    rig.pump();
+    while !rig.parity.status().stale.is_empty() {
+        assert!(rig.turn());
+    }
+    assert!(rig.tasks.iter().any(Task::stores), "the log is being written");
+    assert!(rig.parity.take_out(1).is_err_and(|words| words.contains("needed")));
+    rig.come_to_rest();
+    assert_eq!(rig.parity.take_out(1), Ok(()));
 }
 
 /// Changes and breaks known cells: a comparison counts each, and a read mends what it meets.

@@ -182,7 +182,9 @@ fn writes_beside_rebuilding_are_rebuilt() {
         let (chunk, chunks, region) =
             [(4096, 8, 16384), (80 << 10, 1, 128 << 10), (96 << 10, 1, 64 << 10)][(seed / 6 % 3) as usize];
         let mut rig = Rig::with_regions(seed, shape, chunk, chunks, region);
-        for member in 0..2 {
+        // The member with P of the first stripe, and one with data or Q.
+        let geometry = rig.config.geometry;
+        for member in [geometry.member(0, geometry.columns()), 0] {
             rig.members[member].up = false;
             for first in (0..rig.blocks()).step_by(40) {
                 rig.submit_at(Some(HostCommand::Write), first, 1);
@@ -203,7 +205,7 @@ fn writes_beside_rebuilding_are_rebuilt() {
             }
             rest(&mut rig);
             // The other members have the data that this one has not.
-            rig.members[2].up = false;
+            rig.members[1].up = false;
             rig.read_all();
             rest(&mut rig);
         }
