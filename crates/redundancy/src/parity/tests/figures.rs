@@ -172,6 +172,29 @@ fn orders_that_would_cost_data_are_refused() {
     );
 }
 
+/// Writes across the row up to which a parity is rebuilt: the rows in front of it are rebuilt again.
+#[test]
+fn rebuilding_goes_back_for_a_write_across_its_row() {
+    let mut rig = Rig::with_regions(6, (3, 1), 80 << 10, 1, 128 << 10);
+    write(&mut rig, 0, 200);
+    rig.come_to_rest();
+    // It has P.
+    rig.parity.take_out(2).expect("it can");
+    rig.pump();
+    rig.submit_at(Some(HostCommand::Read), 0, 1);
+    rig.parity.bring_back(Members::one(2), false).expect("it can");
+    rig.pump();
+    while rig.parity.status().rebuilt_bytes < 64 << 10 {
+        if rig.is_idle() {
+            rig.submit_at(Some(HostCommand::Read), 0, 1);
+        }
+        assert!(rig.turn());
+    }
+    write(&mut rig, 120, 16);
+    rig.come_to_rest();
+    assert_eq!(rig.parity.status().rebuilt_bytes, (80 << 10) + (4 << 10));
+}
+
 /// Rebuilds a member: another one can be taken out when the log has that, and not before.
 #[test]
 fn a_rebuilt_member_counts_when_the_log_has_it() {
