@@ -338,3 +338,17 @@ fn an_entry_that_failed_is_durable_after_its_flush() {
     let append = Write::append(create("two"), &mut store.writer);
     assert!(!MetadataOp::Write(append).is_checkpoint() && !MetadataOp::Sync(true).is_checkpoint());
 }
+
+/// Loads a checkpoint with as many versions as there can be, which take several blocks.
+#[test]
+fn all_versions_are_in_a_checkpoint() {
+    let (mut disk, mut store) = Disk::new();
+    for number in 0..VERSIONS_MAX as u64 {
+        let version = Version { name: format!("v{number}"), created: number, epoch: 0 };
+        disk.append(&mut store, Entry::Create(version));
+    }
+    disk.checkpoint(&mut store);
+    let loaded = disk.load_with(Load::new(SHAPE, STORE)).expect("it is whole");
+    assert_eq!(loaded.table.versions(), store.table.versions());
+    assert_eq!(loaded.table.versions().len(), VERSIONS_MAX);
+}

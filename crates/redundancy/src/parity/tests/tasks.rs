@@ -1,7 +1,7 @@
 //! Requests of an array on their way to the simulated disks.
 
 use super::rig::{BLOCK, Rig};
-use crate::parity::{Access, CommandId, End, Fault, HostCommand, OpId, Step};
+use crate::parity::{Access, BATCH_MAX, CommandId, End, Fault, HostCommand, OpId, Step};
 
 /// Request of the array that has not ended.
 #[derive(Debug)]
@@ -78,8 +78,8 @@ impl Task {
             assert!(
                 length > 0
                     && offset + length <= rig.config.size
-                    && offset % BLOCK == 0
-                    && length % BLOCK == 0
+                    && offset.is_multiple_of(BLOCK)
+                    && length.is_multiple_of(BLOCK)
             );
         };
         match step {
@@ -87,6 +87,7 @@ impl Task {
             Step::WriteLog { offset } => Self::WriteLog { offset, bytes: rig.parity.log_bytes().to_vec() },
             Step::ReadBatch { offset, length } => Self::ReadBatch { offset, length },
             Step::WriteBatch { offset, length } => {
+                assert!(length <= BATCH_MAX && offset + length as u64 <= rig.config.log_bytes);
                 let mut bytes = vec![0xa5; length];
                 let head = rig.parity.batch_head();
                 bytes[..head.len()].copy_from_slice(head);
@@ -168,10 +169,10 @@ impl Task {
             Self::WriteLog { offset, bytes } | Self::WriteBatch { offset, bytes } => {
                 write_some(&mut rig.random, &rig.log, offset, &bytes);
             }
-            Self::Restore { member, offset, bytes, .. } | Self::Write { member, offset, bytes, .. } => {
-                if rig.members[member].up {
-                    write_some(&mut rig.random, &rig.members[member].disk, offset, &bytes);
-                }
+            Self::Restore { member, offset, bytes, .. } | Self::Write { member, offset, bytes, .. }
+                if rig.members[member].up =>
+            {
+                write_some(&mut rig.random, &rig.members[member].disk, offset, &bytes);
             }
             _ => {}
         }
