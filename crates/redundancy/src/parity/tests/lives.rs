@@ -331,9 +331,9 @@ fn a_journal_that_is_full_is_emptied_at_once() {
     for seed in seeds(&[], 2) {
         let mut rig = Rig::new(seed, (4, 2), 4096, 64);
         for number in 0..120 {
-            (0..3).for_each(|part| {
+            (0..8).for_each(|part| {
                 let first = rig.random.below(rig.blocks() - 150);
-                rig.submit_at(Some(HostCommand::Write), first, 100 + 20 * part);
+                rig.submit_at(Some(HostCommand::Write), first, 80 + 8 * part);
             });
             (0..40).for_each(|_| _ = rig.turn());
             if number % 50 == 49 {
