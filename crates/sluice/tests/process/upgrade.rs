@@ -290,7 +290,7 @@ fn functions_that_keep_state_go_on_in_another_process() {
     });
     loads.iter_mut().for_each(Load::end);
     // The functions answer, each in the process that has the drive.
-    for name in &names {
+    for name in names.iter().filter(|name| !name.starts_with("atomic")) {
         let status = daemon.ok(&["function", "tell", name, "status"]);
         println!("{name}: {status}");
     }
