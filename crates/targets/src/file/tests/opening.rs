@@ -206,9 +206,9 @@ fn a_disk_is_used_directly() {
 fn a_part_of_a_file_has_its_own_block_size() {
     let folder = Folder::on_disk();
     let control = open(&folder.config("image", MIB)).control();
-    assert!(control.open_part(4096).is_err(), "the lock is gone with the only target");
+    assert!(control.open_part(4096, 1 << 20).is_err(), "the lock is gone with the only target");
     let whole = open(&folder.config("image", MIB));
-    let part = whole.control().open_part(4096).expect("it is open");
+    let part = whole.control().open_part(4096, 1 << 20).expect("it is open");
     assert_eq!([&whole, &part].map(|it| it.control.block_size.load(Relaxed)), [512, 4096]);
     assert_eq!((part.size(), part.is_direct()), (MIB, whole.is_direct()));
 }
