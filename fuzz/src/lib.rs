@@ -3,6 +3,7 @@
 //! Each target is a module with a `run` that interprets an input and checks the invariants for every input;
 //! `bin` makes a libFuzzer program of each. See `docs/internals/fuzzing.md`.
 
+pub mod atomic;
 pub mod authentication;
 pub mod configuration;
 pub mod dma_maps;

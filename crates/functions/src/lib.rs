@@ -21,6 +21,8 @@ pub use describe::{Description, ItemView, MetricView, describe, kinds, table};
 pub use kind::{Kind, OpenCx, Prepared, SetShape, Shape};
 pub use layers::*;
 pub use random::Random;
+#[cfg(any(test, feature = "fuzz"))]
+pub use services::atomic_log;
 pub use services::{
     ArrayState, ArrayStatusView, Changes, Encrypt, Farewell, Item, LogState, MemberState, Metric, OnLoss,
     Order, Record, Replicate, SERVICES, Service, SetCheck, SetOrder, SetState, SetStatus, SizeOf, StoreOrder,

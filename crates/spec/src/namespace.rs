@@ -199,18 +199,23 @@ impl NamespaceSpec {
             function.check().map_err(|fault| fault.inside("functions", index))?;
         }
         path::check_paths(self)?;
-        self.check_cache()?;
+        self.check_bypass()?;
         self.check_passthrough()
     }
 
-    /// Refuses a cache that changes of its data can bypass.
-    fn check_cache(&self) -> Result<(), Fault> {
-        let is_cache = |function: &FunctionSpec| matches!(function, FunctionSpec::Cache(_));
-        let Some(at) = self.functions.iter().position(is_cache) else { return Ok(()) };
+    /// Refuses a cache, or a log of writes, that changes of its data can bypass.
+    fn check_bypass(&self) -> Result<(), Fault> {
+        let name = |function: &FunctionSpec| match function {
+            FunctionSpec::Cache(_) => Some("the cache"),
+            FunctionSpec::Uif(uif) => uif.service().filter(|it| it.name == "atomic").map(|_| "atomic"),
+            _ => None,
+        };
+        let found = self.functions.iter().enumerate().find_map(|(at, it)| Some((at, name(it)?)));
+        let Some((at, name)) = found else { return Ok(()) };
         let fault = |words: &str| Fault::at_key("kind", words).inside("functions", at);
         if !self.paths.is_empty() {
-            return Err(fault("a classifier could send commands past the cache")
-                .hint("remove the paths, or the cache"));
+            return Err(fault(&format!("a classifier could send commands past {name}"))
+                .hint(format!("remove the paths, or {name}")));
         }
         let changes = |function: &FunctionSpec| match function {
             FunctionSpec::Uif(uif) => uif.service().is_none_or(|service| service.name == "snapshot"),
@@ -218,10 +223,10 @@ impl NamespaceSpec {
         };
         match self.functions[at..].iter().find(|function| changes(function)) {
             Some(function) => Err(fault(&format!(
-                "{} below the cache can change data by itself, as by a rollback",
+                "{} below {name} can change data by itself, as by a rollback",
                 function.name()
             ))
-            .hint("put the cache below it")),
+            .hint(format!("put {name} below it"))),
             None => Ok(()),
         }
     }

@@ -14,6 +14,8 @@ mod service;
 pub mod snapshot;
 pub mod store;
 
+#[cfg(any(test, feature = "fuzz"))]
+pub use atomic::fuzz as atomic_log;
 pub use encrypt::Encrypt;
 pub use parity::{ArrayState, ArrayStatusView};
 pub use replicate::{LogState, MemberState, Replicate, SetCheck, SetOrder, SetState, SetStatus};

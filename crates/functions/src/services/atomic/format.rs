@@ -24,6 +24,9 @@ const VERSION: u32 = 1;
 /// "sluiceAE": an entry.
 const ENTRY_MAGIC: u64 = u64::from_le_bytes(*b"sluiceAE");
 
+/// Numbers from here on are of no log: a count does not come to them.
+const SEQUENCE_END: u64 = 1 << 63;
+
 /// Sequence numbers of one opening: each opening begins behind all numbers of the one before.
 const RUN: u64 = 1 << 32;
 
@@ -149,7 +152,8 @@ fn read_superblock(block: &[u8]) -> Found {
     let is_good = (raw.magic, raw.version) == (MAGIC, VERSION) && raw.checksum == block_checksum(block);
     let is_possible = (LIMIT_MIN..=LIMIT_MAX).contains(&raw.limit)
         && raw.limit.is_multiple_of(LIMIT_MIN)
-        && (1..=SLOTS_MAX).contains(&u64::from(raw.slots));
+        && (1..=SLOTS_MAX).contains(&u64::from(raw.slots))
+        && raw.watermark < SEQUENCE_END;
     if !is_good || !is_possible {
         return Found::Other;
     }
@@ -234,6 +238,7 @@ fn head(block: &[u8], geometry: &Geometry, slot: u32) -> Option<(Entry, u32)> {
     let is_possible = head.length > 0
         && u64::from(head.length) <= geometry.limit
         && head.length.is_multiple_of(512)
+        && head.sequence < SEQUENCE_END
         && head.offset.checked_add(head.length.into()).is_some();
     let Head { sequence, offset, length, data_checksum, .. } = head;
     (is_right && is_possible).then_some((Entry { sequence, slot, offset, length }, data_checksum))

@@ -97,6 +97,11 @@ impl Log {
         self.lowest(|live| live.placed.is_some()) > self.watermark
     }
 
+    /// Leaves one sequence number out, so that a log without live entries can have another watermark.
+    pub(super) fn skip(&mut self) {
+        self.next += 1;
+    }
+
     fn lowest(&self, is_over: impl Fn(&Live) -> bool) -> u64 {
         let open = self.slots.iter().flatten().filter(|live| !is_over(live));
         open.map(|live| live.sequence).min().unwrap_or(self.next)

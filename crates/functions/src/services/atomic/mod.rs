@@ -9,6 +9,8 @@
 //! write, or a loss of writes below, commands wait until the log was written to the places again.
 
 mod format;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod log;
 mod ops;
 mod recover;
@@ -74,6 +76,9 @@ pub(super) struct Atomic {
     checkpoint: Checkpoint,
     /// Number of the copy of the superblock that was written last.
     newest_copy: u8,
+    /// Storage of the data that this copy has, and that of the copy that is being written.
+    stored_id: u128,
+    storing_id: u128,
     /// Time at which the present entries are retired.
     tick_ns: Option<u64>,
     /// Time until which no superblock is written, after a failure.
@@ -161,6 +166,8 @@ impl Atomic {
             ops: Ops::default(),
             checkpoint: Checkpoint::Idle,
             newest_copy: 1,
+            stored_id: 0,
+            storing_id: 0,
             tick_ns: None,
             refused_until_ns: None,
             owes_flush: false,

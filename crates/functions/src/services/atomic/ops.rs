@@ -28,15 +28,15 @@ pub(super) enum Stage {
     Over,
     /// The command waits for others on its bytes, or for the log.
     Waiting,
-    /// Its data is to be copied into its entry.
+    /// Data is to be copied into the entry.
     Fill,
-    /// Its entry is being written.
+    /// The entry is being written.
     Entry,
-    /// Its data is being written to its place.
+    /// Data is being written to its place.
     Place,
     /// The command itself is below.
     Below,
-    /// Its entry is durable, and a recovery writes it to its place.
+    /// The entry is durable, and a recovery writes it to its place.
     Recover,
 }
 
@@ -63,10 +63,10 @@ pub(super) struct Ops {
 /// Way of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// To the data's layer, as it is.
+    /// Way to the data's layer without an entry.
     Straight,
     Logged,
-    /// To the data's layer, once no entry on its bytes is live.
+    /// Way to the data's layer, once no entry on its bytes is live.
     Retire,
 }
 

@@ -223,7 +223,8 @@ impl Atomic {
         }
         recovery.entries.sort_unstable_by_key(|entry| entry.sequence);
         let end = |entry: &Entry| entry.offset.saturating_add(entry.length.into());
-        if recovery.is_of_other(self.data.id) {
+        // Storage that was exchanged under the open function has the same data.
+        if !self.is_announced && recovery.is_of_other(self.data.id) {
             return Err("the log has writes of another drive, which are not on it yet".to_owned());
         }
         if recovery.entries.iter().any(|entry| end(entry) > self.data.size) {
@@ -244,7 +245,7 @@ impl Atomic {
 
     fn recovered(&mut self, recovery: &Recovery, io: &mut Io<'_>) {
         let watermark = format::next_run(recovery.last.max(recovery.superblock.watermark));
-        self.newest_copy = 1 - self.newest_copy;
+        self.superblock_written();
         self.log = Log::new(&self.geometry, watermark);
         self.phase = Phase::Open;
         (self.tick_ns, self.refused_until_ns) = (None, None);

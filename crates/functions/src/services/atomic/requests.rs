@@ -109,6 +109,7 @@ impl Atomic {
     /// Writes the copy of the superblock that is not the newest.
     pub(super) fn write_superblock(&mut self, watermark: u64, token: u64, io: &mut Io<'_>) -> bool {
         let superblock = Superblock { geometry: self.geometry, watermark, storage: self.data.id };
+        self.storing_id = self.data.id;
         let Some(buffer) = io.buffer(BLOCK) else { return false };
         format::write_superblock(io.bytes(&buffer), &superblock);
         let at = if self.newest_copy == 0 { BLOCK as u64 } else { 0 };
@@ -154,11 +155,18 @@ impl Atomic {
             return self.fail_for_checkpoint(io);
         }
         let is_due = self.tick_ns.is_some_and(|tick_ns| tick_ns <= now_ns);
-        let is_needed = is_due || self.log.is_filling() || self.needs_checkpoint();
+        let is_other = self.stored_id != self.data.id;
+        let is_needed = is_due || is_other || self.log.is_filling() || self.needs_checkpoint();
         if is_due {
             self.tick_ns = Some(now_ns.saturating_add(TICK_NS));
         }
-        if self.checkpoint != Checkpoint::Idle || !is_needed || !self.log.can_advance() {
+        if self.checkpoint != Checkpoint::Idle || !is_needed {
+            return;
+        }
+        if is_other && self.log.used() == 0 {
+            self.log.skip();
+        }
+        if !self.log.can_advance() {
             return;
         }
         self.counts.checkpoints += 1;
@@ -188,8 +196,14 @@ impl Atomic {
             self.refused_until_ns = Some(io.now_ns().saturating_add(TICK_NS));
             return;
         }
-        self.newest_copy = 1 - self.newest_copy;
+        self.superblock_written();
         self.log.retire(watermark);
+    }
+
+    /// Notes that the copy of the superblock is the newest now.
+    pub(super) fn superblock_written(&mut self) {
+        self.newest_copy = 1 - self.newest_copy;
+        self.stored_id = self.storing_id;
     }
 
     /// Sets the time at which the function is called.

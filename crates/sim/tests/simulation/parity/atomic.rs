@@ -162,6 +162,25 @@ fn another_limit_begins_another_log() {
     }
 }
 
+/// Exchanges the storage below under the function, as a replaced target does: the log is that of the new storage.
+#[test]
+fn a_log_follows_storage_that_is_exchanged_under_the_function() {
+    for seed in seeds(&[], 10) {
+        let mut rig = Rig::atomic(seed);
+        for number in 0..3 {
+            live(&mut rig, 300);
+            rig.drain();
+            rig.exchange_storage(0, 70 + number);
+            assert!(rig.serves());
+            rig.drain_all();
+            live(&mut rig, 100);
+            rig.kill_daemon(true);
+            rig.read_all();
+        }
+        assert_eq!(rig.failed, 0);
+    }
+}
+
 /// Refuses a log that belongs to other data, and one that is something else. Nothing is written.
 #[test]
 fn a_wrong_log_is_refused() {

@@ -583,6 +583,14 @@ impl Rig {
         panic!("commands do not end: {:?}", self.tell("status"));
     }
 
+    /// Ends all commands and all requests.
+    pub(super) fn drain_all(&mut self) {
+        self.drain();
+        while !self.asked.is_empty() {
+            self.turn();
+        }
+    }
+
     /// Runs without failures, until all members have everything.
     pub(super) fn come_to_rest(&mut self) {
         self.up.fill(true);
