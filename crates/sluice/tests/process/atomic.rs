@@ -266,23 +266,33 @@ fn writes_are_whole_when_the_process_of_the_function_dies() {
     assert!(cells.written > 20 && cells.failed == 0, "{} {}\n{}", cells.written, cells.failed, daemon.log());
 }
 
-/// Cuts the power of a machine with the data and the log on disks with volatile caches, whose blocks reach the
-/// medium in any order.
-#[test]
-fn writes_are_whole_after_power_cuts() {
-    let (Some(data), Some(log)) = (Disk::new(SIZE), Disk::new(2 << 20)) else { return };
+/// Cuts the power of a machine with all layers on disks with volatile caches, whose blocks reach the medium in any
+/// order. The function below `atomic` has `more` members besides the first, and a log.
+fn survives_power_cuts(function: &str, more: usize) {
+    let Some((data, log)) = Disk::new(SIZE).zip(Disk::new(2 << 20)) else { return };
+    let others: Vec<Disk> = (0..more).filter_map(|_| Disk::new(SIZE)).collect();
     let plain = |disk: &Disk| format!("target = \"file\", path = \"{}\"", disk.path().display());
-    let mut daemon = Daemon::start(&drive(&plain(&data), &plain(&log), "daemon", ""));
+    let layers: Vec<String> = others.iter().map(|disk| format!("{{ {} }}", plain(disk))).collect();
+    let below = match more {
+        0 => String::new(),
+        _ => format!(", {{ kind = \"uif\", function = \"{function}\", layers = [ {} ] }}", layers.join(", ")),
+    };
+    let mut daemon = Daemon::start(&drive(&plain(&data), &plain(&log), "daemon", &below));
+    // The disks were used before, so an order chooses the right members.
+    let order = if function == "parity" { "recompute" } else { "copy from 0" };
+    if more > 0 {
+        daemon.ok(&["function", "tell", "disk", "--function", "2", order]);
+    }
     let mut cells = Cells::new(11, true);
     let mut torn = 0;
-    for _ in 0..12 {
+    for _ in 0..10 {
         cells.connect(&daemon);
         let ms = 20 + cells.dice.below(100);
         cells.work(ms);
         daemon.crash();
         cells.disconnect();
         let share = cells.dice.below(4);
-        for disk in [&data, &log] {
+        for disk in [&data, &log].into_iter().chain(&others) {
             disk.cut_partly(|| cells.dice.below(4) <= share);
         }
         torn += torn_cells(&data.durable());
@@ -290,7 +300,23 @@ fn writes_are_whole_after_power_cuts() {
         cells.read_all(&daemon);
     }
     assert!(cells.written > 50 && cells.failed == 0, "{} {}\n{}", cells.written, cells.failed, daemon.log());
-    assert!(torn > 0, "the cuts tear cells below");
+    // The first member of a parity has the data in other places.
+    assert!(torn > 0 || function == "parity", "the cuts tear cells below");
+}
+
+#[test]
+fn writes_are_whole_after_power_cuts() {
+    survives_power_cuts("", 0);
+}
+
+#[test]
+fn writes_are_whole_after_power_cuts_over_a_mirror() {
+    survives_power_cuts("mirror", 2);
+}
+
+#[test]
+fn writes_are_whole_after_power_cuts_over_a_parity() {
+    survives_power_cuts("parity", 3);
 }
 
 /// Returns the number of cells that the data's layer alone shows torn.
@@ -340,6 +366,48 @@ fn writes_are_whole_after_power_cuts_of_a_remote_target() {
     }
     assert!(cells.written > 20, "{} {}\n{}", cells.written, cells.failed, daemon.log());
     assert!(torn > 0, "the cuts tear cells below");
+}
+
+/// Checks that nothing can pass the function by, so that no entry of the log is older than the data.
+#[test]
+fn ways_past_the_log_are_refused() {
+    let daemon = Daemon::start("");
+    let create = |options: &str, below: &str, paths: &str| {
+        let atomic = format!(
+            r#"{{ "kind": "uif", "function": "atomic", "options": {{ {options} }},
+                  "layers": [ {{ "target": "memory", "size": "2MiB" }} ] }}"#
+        );
+        let spec = format!(
+            r#"{{ "name": "a", "namespaces": [ {{ "target": "memory", "size": "4MiB",
+                  "functions": [ {atomic}{below} ] {paths} }} ] }}"#
+        );
+        let file = daemon.folder.path().join("a.json");
+        std::fs::write(&file, spec).expect("room");
+        daemon.fails(&["drive", "create", "a", "--spec", &file.display().to_string()])
+    };
+    let past = create("", "", r#", "paths": [ { "name": "past", "below": 1 } ]"#);
+    assert!(past.contains("a classifier could send commands past atomic"), "{past}");
+    let below = create("", r#", { "kind": "uif", "function": "snapshot" }"#, "");
+    assert!(below.contains("snapshot below atomic can change data by itself"), "{below}");
+    let limit = create(r#""limit": "5000""#, "", "");
+    assert!(limit.contains("limit is a multiple of 4KiB"), "{limit}");
+}
+
+/// Grows the drive under the function, and refuses to detach it.
+#[test]
+fn a_drive_grows_and_keeps_its_log() {
+    let drive = drive(&file(Path::new("m0"), SIZE), &file(Path::new("alog"), 2 << 20), "daemon", "");
+    let daemon = Daemon::start(&drive);
+    daemon.ok(&["drive", "resize", "disk", "--size", "8MiB"]);
+    let mut host = daemon.host("disk");
+    let mut disk = namespace(&mut host, 1);
+    let (slba, data) = ((8 << 20) / 512 - 128, content(1, 1));
+    disk.write(slba, &data).expect("the new blocks are there");
+    let mut read = vec![0; CELL];
+    disk.read(slba, &mut read).expect("they can be read");
+    assert!(read == data);
+    let refused = daemon.fails(&["function", "detach", "disk"]);
+    assert!(refused.contains("its log may have writes"), "{refused}");
 }
 
 /// Checks the fields of Identify that Linux takes its limits from.
