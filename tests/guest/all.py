@@ -9,6 +9,7 @@ import guest
 import sluice
 import test_absence
 import test_admin
+import test_atomic
 import test_classifier
 import test_crash
 import test_device
@@ -73,6 +74,7 @@ def main():
                     deaths=200 if options.full else test_holder.DEATHS)
     test_tls.run(report, ("6.12", "7.3") if options.full else ("6.12",), test_tls.ENDS if options.full else ("host",))
     test_tcp_auth.run(report, test_tcp_auth.KERNELS if options.full else ("6.12",), options.full)
+    test_atomic.run(report)
     test_resv.run(report, guest.KERNELS if options.full else ("6.12",))
     test_manage.run(report, guest.KERNELS if options.full else ("6.12",))
     if options.full:

@@ -143,7 +143,8 @@ impl Atomic {
                 self.ops.active.push(id);
                 return self.go(id, call);
             }
-            Way::Logged if can_begin && self.reserve(id, io) => {
+            // Writes that wait for memory come first, so that long ones get some.
+            Way::Logged if ahead == 0 && can_begin && self.reserve(id, io) => {
                 self.ops.active.push(id);
                 return self.fill(id, call, io);
             }
