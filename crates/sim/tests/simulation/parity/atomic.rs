@@ -18,7 +18,7 @@ fn run(rig: &mut Rig, steps: u64) -> bool {
 
 /// Lets time pass until the drive serves again after failures.
 fn settle(rig: &mut Rig) {
-    (rig.faults, rig.media) = (0.0, 0.0);
+    (rig.faults, rig.log_faults) = (0.0, 0.0);
     for _ in 0..1000 {
         rig.drain();
         let good = rig.good;
@@ -118,6 +118,27 @@ fn failures_below_never_show_a_part() {
             rig.faults = 0.01;
             live(&mut rig, 400);
             settle(&mut rig);
+            rig.read_all();
+        }
+        (good, failed) = (good + rig.good, failed + rig.failed);
+    }
+    assert!(failed > 20 && good > failed, "{good} were good, {failed} failed");
+}
+
+/// Fails requests to the log, each of which may be done in part or as a whole, and to the data at the same time.
+#[test]
+fn failures_of_the_log_never_show_a_part() {
+    let (mut good, mut failed) = (0, 0);
+    for seed in seeds(&[], 20) {
+        let mut rig = Rig::atomic(seed);
+        for round in 0..4 {
+            (rig.log_faults, rig.faults) = (0.03, if round % 2 == 0 { 0.0 } else { 0.005 });
+            live(&mut rig, 400);
+            settle(&mut rig);
+            rig.read_all();
+            // A write that failed may be there after the next start, as a whole.
+            live(&mut rig, 100);
+            rig.kill_daemon(true);
             rig.read_all();
         }
         (good, failed) = (good + rig.good, failed + rig.failed);

@@ -74,6 +74,8 @@ pub(super) struct Rig {
     /// Probability that a read of a member fails at its place, and that any request to a member fails.
     pub(super) media: f64,
     pub(super) faults: f64,
+    /// Probability that a request to the log fails. Half of them are done nevertheless.
+    pub(super) log_faults: f64,
     /// Writes of the log so far, and the number at which the power fails.
     pub(super) log_writes: u64,
     pub(super) cut_at: Option<u64>,
@@ -183,6 +185,7 @@ impl Rig {
             words: None,
             media: 0.0,
             faults: 0.0,
+            log_faults: 0.0,
             log_writes: 0,
             cut_at: None,
             changes: 0,
@@ -430,6 +433,12 @@ impl Rig {
         }
         if is_read && !is_log && self.random.chance(self.media) {
             self.answer(&asked, Status::UNRECOVERED_READ_ERROR);
+            return true;
+        }
+        if is_log && self.log_faults > 0.0 && self.random.chance(self.log_faults) {
+            let chance = if self.random.one_in(2) { 1.0 } else { 0.5 };
+            self.apply(&asked, chance);
+            self.answer(&asked, Status::WRITE_FAULT);
             return true;
         }
         let good = self.up[layer] && (is_log || !self.random.chance(self.faults));
