@@ -164,13 +164,13 @@ impl Parity {
     }
 
     fn run_write(&mut self, id: u32) {
-        let geometry = self.geometry();
+        let (geometry, region) = (self.geometry(), self.state.region_bytes);
         loop {
             let command = &mut self.commands.list[id as usize];
             if command.left >= OPS_MAX {
                 return;
             }
-            let rect = command.cut.next(&geometry).filter(|_| command.end == End::Good);
+            let rect = command.cut.next(&geometry, region).filter(|_| command.end == End::Good);
             let Some(rect) = rect else {
                 command.is_begun = true;
                 return;

@@ -97,7 +97,7 @@ impl Rect {
     }
 }
 
-/// Division of a range of the drive into rectangles of at most `rows_max` rows in one stripe.
+/// Division of a range of the drive into rectangles of at most `rows_max` rows in one stripe and one region.
 #[derive(Clone, Debug)]
 pub(super) struct Cut {
     left: Range<u64>,
@@ -116,14 +116,16 @@ impl Cut {
         Self { left: range, bands: [None, None, None], rows_max, whole }
     }
 
-    /// Returns the next rectangle.
-    pub(super) fn next(&mut self, geometry: &Geometry) -> Option<Rect> {
+    /// Returns the next rectangle. It lies in one region of `region` bytes, unless it is several whole stripes: a region
+    /// that is rebuilt again would lack the part of its parities behind the border.
+    pub(super) fn next(&mut self, geometry: &Geometry, region: u64) -> Option<Rect> {
         loop {
             if let Some(band) = self.bands.iter_mut().rev().find(|band| band.is_some()) {
                 let rect = band.as_mut()?;
                 let is_run = self.whole && rect.columns == (0..geometry.columns());
                 let rows_max = if is_run { ZEROES_MAX } else { self.rows_max };
-                let end = (rect.rows.start + rows_max).min(rect.rows.end);
+                let border = if is_run { u64::MAX } else { (rect.rows.start / region + 1) * region };
+                let end = (rect.rows.start + rows_max).min(rect.rows.end).min(border);
                 let next = Rect { rows: rect.rows.start..end, columns: rect.columns.clone() };
                 rect.rows.start = end;
                 if rect.rows.is_empty() {

@@ -114,8 +114,18 @@ impl Parity {
                 if let Err(words) = self.check_shape(&state) {
                     return self.refuse(words);
                 }
-                state.grow(size);
                 let replaced = state.replaced(&self.config.storage);
+                let lacking = replaced.with(state.lacking()).without(UNSYNCED);
+                // The parities of a region that becomes longer are computed again, and recover nothing until then.
+                let is_longer = size > state.size && !state.size.is_multiple_of(state.region_bytes);
+                if is_longer && !lacking.is_empty() {
+                    return self.refuse(format!(
+                        "its members have {size} bytes now, and had {}: it does not grow while members {lacking:?} lack \
+                         something; give its members the former size until they have all",
+                        state.size
+                    ));
+                }
+                state.grow(size);
                 state.make_stale(0..state.regions.len(), replaced);
                 self.state = state;
                 self.member_state.losses += replaced.iter().count() as u64;

@@ -442,6 +442,37 @@ fn members_that_grow_have_parities_in_the_end() {
     }
 }
 
+/// Replaces a member by a longer disk. The parities of the last region are needed until the member has its content.
+#[test]
+fn an_array_does_not_grow_beside_a_member_that_lacks_something() {
+    let mut refused = 0;
+    for seed in seeds(&[], 12) {
+        let mut rig = rig(seed);
+        live(&mut rig, &[], 200);
+        rest(&mut rig);
+        rig.crash(true);
+        let before = rig.config.size;
+        if before.is_multiple_of(rig.config.region_bytes) {
+            continue;
+        }
+        let size = before + rig.config.geometry.chunk;
+        rig.config.size = size;
+        rig.members.iter().for_each(|member| member.disk.lock().resize(size));
+        rig.replace(1);
+        rig.open();
+        let words = rig.comes_up().expect_err("it would lose data");
+        assert!(words.contains("does not grow while members"), "{words}");
+        rig.crash(true);
+        rig.config.size = before;
+        rig.open();
+        assert_eq!(rig.comes_up(), Ok(()));
+        rest(&mut rig);
+        rig.read_all();
+        refused += 1;
+    }
+    assert!(refused > 0, "some arrays end inside of a region");
+}
+
 /// Takes members down and up at any time, one after the other, with restarts: the array may stop, and nothing is lost.
 #[test]
 fn members_that_fail_in_turn_lose_nothing() {
