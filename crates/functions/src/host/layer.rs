@@ -300,7 +300,9 @@ impl Layer for Uif {
             // A function with requests of its own works in several steps, which may be seen half done.
             atomic_write: match self.atomic_write {
                 Some(bytes) => bytes.max(block_size),
-                None if self.properties.pool > 0 => block_size,
+                None if self.properties.pool > 0 => {
+                    below.iter().map(|layer| layer.atomic_write).fold(block_size, u32::min)
+                }
                 None => first.atomic_write,
             },
             // A write that crosses the boundary below is whole nevertheless.

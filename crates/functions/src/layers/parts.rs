@@ -14,8 +14,8 @@ pub(crate) fn together(below: &[Characteristics]) -> Characteristics {
         block_size,
         optimal_write: most(|leg| leg.optimal_write).max(block_size),
         boundary: 0,
-        // Two blocks may lie on two layers.
-        atomic_write: block_size,
+        // Two blocks may lie on two layers, and a block of several smaller ones is torn there.
+        atomic_write: below.iter().map(|leg| leg.atomic_write).fold(block_size, u32::min),
         volatile_cache: below.iter().any(|leg| leg.volatile_cache),
         deallocated: match below.iter().all(|leg| leg.deallocated == first.deallocated) {
             true => first.deallocated,

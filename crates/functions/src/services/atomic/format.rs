@@ -11,7 +11,7 @@ pub(super) const SUPERBLOCKS: usize = 2 * BLOCK;
 
 /// Minimum and maximum of the data of an entry, bytes. Limits between them are multiples of the minimum.
 pub(super) const LIMIT_MIN: u64 = BLOCK as u64;
-pub(super) const LIMIT_MAX: u64 = 1 << 20;
+pub(super) const LIMIT_MAX: u64 = sluice_uif::abi::DATA_MAX as u64 - BLOCK as u64;
 
 /// Minimum and maximum number of slots.
 pub(super) const SLOTS_MIN: u64 = 4;

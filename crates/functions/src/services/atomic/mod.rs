@@ -109,7 +109,7 @@ fn limit_of(options: &Options) -> Result<u64, String> {
     let is_possible = |limit: &u64| {
         (format::LIMIT_MIN..=format::LIMIT_MAX).contains(limit) && limit.is_multiple_of(format::LIMIT_MIN)
     };
-    limit.filter(is_possible).ok_or_else(|| "limit is a multiple of 4KiB, from 4KiB to 1MiB".to_owned())
+    limit.filter(is_possible).ok_or_else(|| "limit is a multiple of 4KiB, from 4KiB to 1020KiB".to_owned())
 }
 
 impl Service for Atomic {
@@ -236,6 +236,8 @@ impl Function for Atomic {
             Phase::Open if self.geometry.fits(self.log_layer.size) => io.ready(Status::SUCCESS),
             Phase::Open => self.refuse("the log has become smaller", io),
             Phase::Closed | Phase::Failed { .. } => self.begin_recovery(io),
+            // The commands of the drive wait here, and not in the layer: it would have none back before the answer.
+            Phase::Draining | Phase::Recovering(_) if self.is_announced => io.ready(Status::SUCCESS),
             // It is announced at the end of the recovery.
             Phase::Draining | Phase::Recovering(_) => self.is_announced = false,
         }

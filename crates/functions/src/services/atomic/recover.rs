@@ -127,6 +127,10 @@ impl Atomic {
         };
         if !done.status.is_success() {
             done.buffer.into_iter().chain(recovery.buffer).for_each(|buffer| io.release(buffer));
+            if recovery.step == Step::Flush {
+                // The layer below reports a loss once, and has done so.
+                self.note_loss();
+            }
             return self.recovery_failed(done.status, io);
         }
         let outcome = self.recovery_step(&mut recovery, done.buffer, io);

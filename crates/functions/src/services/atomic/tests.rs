@@ -89,8 +89,8 @@ fn the_limit_is_a_number_of_bytes() {
     let of = |limit: Option<&str>| {
         limit_of(&Options::new(limit.map(|limit| ("limit".to_owned(), limit.to_owned()))))
     };
-    assert_eq!((of(None), of(Some("1MiB")), of(Some("4096"))), (Ok(64 << 10), Ok(1 << 20), Ok(4096)));
-    for wrong in ["0", "2MiB", "5000", "many", "-1"] {
+    assert_eq!((of(None), of(Some("1020KiB")), of(Some("4096"))), (Ok(64 << 10), Ok(1020 << 10), Ok(4096)));
+    for wrong in ["0", "1MiB", "5000", "many", "-1"] {
         assert!(of(Some(wrong)).is_err(), "{wrong}");
     }
 }
