@@ -42,8 +42,8 @@ pub(crate) fn watch(holder: Option<Holder>, drives: &Arc<Drives>) -> Result<(), 
                 std::thread::sleep(RETRY);
             }
             let Some(drives) = drives.upgrade() else { return };
-            tracing::info!("the holder is there, and keeps the drives");
             drives.keep_again();
+            tracing::info!("the holder is there, and keeps the drives");
         }
     };
     let started = std::thread::Builder::new().name("holder".to_owned()).spawn(watch);

@@ -234,7 +234,7 @@ fn a_holder_may_be_replaced() {
     let _holder = Holder::start(&daemon);
     load_during(&mut load, || {
         wait_for("the records", || daemon.log().contains("the holder is there"));
-        // The last of the two drives may be about to be kept.
+        // A record that cannot be made at the very moment is made within 100 ms.
         std::thread::sleep(Duration::from_millis(200));
         daemon.crash();
         daemon.restart();
