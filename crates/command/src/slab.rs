@@ -387,6 +387,12 @@ impl Slab {
         self.used - self.free.len() as u32
     }
 
+    /// Returns the number of commands that layers have made themselves, and of children, in flight.
+    #[inline]
+    pub fn children(&self) -> u32 {
+        self.children
+    }
+
     /// Returns the number of commands of one controller in flight.
     #[inline]
     pub fn in_flight_of(&self, controller: u8) -> u32 {

@@ -228,6 +228,8 @@ impl Task for Drive {
             self.keep_record(now_ns);
         }
         match served.is_vacant {
+            // A function must not start in a process that may not get the drive.
+            true if self.frontends.are_suspended() => 0,
             // Layers receive events of their devices and functions without a host, too.
             true => served.work + self.subsystem.turn(&self.no_memory, now_ns),
             false => served.work,

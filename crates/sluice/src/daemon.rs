@@ -179,10 +179,7 @@ impl Daemon {
         match &sockets {
             None => drives.open_all(specs),
             // These have failed in the other process, too. The API does not wait for them.
-            Some(_) => {
-                drives.open_shared();
-                open_in_background(Arc::clone(&drives), specs)?;
-            }
+            Some(_) => open_in_background(Arc::clone(&drives), specs)?,
         }
         recover::watch(holder, &drives)?;
         drives.balance()?;
@@ -274,7 +271,10 @@ fn told(runtime: &Runtime) -> Result<Told, ApiError> {
 }
 
 fn open_in_background(drives: Arc<Drives>, specs: Vec<(DriveSpec, Origin)>) -> Result<(), ApiError> {
-    let open = move || drives.open_all(specs);
+    let open = move || {
+        drives.open_shared();
+        drives.open_all(specs);
+    };
     std::thread::Builder::new().name("opening".to_owned()).spawn(open).map(drop).map_err(trouble)
 }
 

@@ -10,7 +10,7 @@ use sluice_handover::{
     Channel, Limits, Parcel, Sink, Source, TakeOverError, UpgradeError, Version, locks, take_over, upgrade,
 };
 use sluice_spec::error::{ApiError, Kind};
-use sluice_spec::{DriveSpec, SharedKind};
+use sluice_spec::{DriveSpec, SharedKind, SharedSpec};
 use sluice_wiring::{reactor_of_record, tls_keys};
 use std::collections::BTreeMap;
 use std::io;
@@ -18,6 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, Weak};
+use std::time::Instant;
 
 /// Items besides the drives.
 const LOCKS: &str = "the lock files";
@@ -57,7 +58,7 @@ impl Predecessor {
         tracing::info!("upgrading to {}", binary.display());
         let stops = || ApiError::new(Kind::Unavailable, "the daemon is stopping");
         let drives = self.drives.upgrade().ok_or_else(stops)?;
-        let mut source = Items { own: self, drives, suspended: BTreeMap::new() };
+        let mut source = Items { own: self, drives, suspended: BTreeMap::new(), until: None };
         let process = upgrade(&binary, &arguments, &mut source, Limits::default()).map_err(called_off)?;
         tracing::info!("process {process} has everything");
         Ok(process)
@@ -99,6 +100,8 @@ fn called_off(error: UpgradeError) -> ApiError {
 struct Items<'a> {
     own: &'a Predecessor,
     drives: Arc<Drives>,
+    /// Time until which drives may be suspended, from the first one on.
+    until: Option<Instant>,
     /// Drives that were suspended together with earlier ones.
     suspended: BTreeMap<String, (DriveSpec, HandedOver)>,
 }
@@ -144,7 +147,8 @@ impl Source for Items<'_> {
         match item.strip_prefix(DRIVE) {
             Some(drive) => {
                 if !self.suspended.contains_key(drive) {
-                    let together = self.drives.hand_over_together(drive);
+                    let until = *self.until.get_or_insert_with(|| Instant::now() + Limits::default().all);
+                    let together = self.drives.hand_over_together(drive, until);
                     self.suspended.extend(together.map_err(|problem| problem.in_one_line())?);
                 }
                 let (spec, handed) = self.suspended.remove(drive).ok_or("it is gone")?;
@@ -177,6 +181,17 @@ fn places(config: &Config) -> Result<String, String> {
 fn shared(drives: &Drives) -> Result<String, String> {
     let lines = drives.shared_specs().into_iter().map(|spec| serde_json::to_string(&spec));
     lines.map(|line| line.map(|line| format!("\n{line}")).map_err(|error| error.to_string())).collect()
+}
+
+/// Reads the shared objects of another daemon, which may be of another version.
+fn read_shared(lines: &[u8]) -> Result<Vec<SharedSpec>, String> {
+    let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let read = |line| serde_json::from_slice(line);
+    lines
+        .map(|line| {
+            read(line).map_err(|error| format!("this version does not know a shared object: {error}"))
+        })
+        .collect()
 }
 
 /// Process that takes over.
@@ -233,7 +248,7 @@ impl Successor<'_> {
         fds.into_iter().try_for_each(locks::put).map_err(|error| error.to_string())?;
         // Thin pools are opened with their drives, which are at rest then.
         let prepared = Prepared::new(self.config).map_err(|problem| problem.in_one_line())?;
-        if shared(&prepared.drives)?.as_bytes() != others {
+        if prepared.drives.shared_specs() != read_shared(others)? {
             return Err("the configuration now has other shared objects: a restart is needed".to_owned());
         }
         self.prepared = Some(prepared);

@@ -20,13 +20,6 @@ pub(crate) struct PendingClone {
     reply: Reply<()>,
 }
 
-impl PendingClone {
-    /// Returns the volume that is cloned.
-    pub(crate) fn of(&self) -> &str {
-        &self.from
-    }
-}
-
 impl<S: Storage> Committer<S> {
     /// Makes a volume with the content of another one, and replies. If a namespace uses the other one, the reply comes
     /// when none of its commands changes it for a moment.
@@ -129,7 +122,12 @@ impl<S: Storage> Committer<S> {
         }
         let volume = self.new_number(name, size)?;
         // The clone is durable with all data that it shares.
-        self.store.flush().map_err(of_store)?;
+        if let Err(error) = self.store.flush() {
+            // The device reports a loss once: it may be one of other volumes.
+            let error = of_store(error);
+            self.fail(error.to_string());
+            return Err(error);
+        }
         self.write(Change::Clone { volume, name: name.to_owned(), from: source })
     }
 }

@@ -64,8 +64,8 @@ impl<S: Storage> Committer<S> {
     /// Makes all notes durable that have arrived. Nothing more is written until a volume or an order changes something.
     pub(crate) fn settle(&mut self) -> Result<(), Error> {
         while self.turn() > 0 {}
-        if let Some(clone) = self.clones.first() {
-            return Err(Error::Busy(clone.of().to_owned()));
+        if !self.clones.is_empty() {
+            return Err(Error::AtWork);
         }
         self.failure.clone().map_or(Ok(()), |words| Err(Error::Failed(words)))
     }
@@ -82,8 +82,10 @@ impl<S: Storage> Committer<S> {
             count += match note {
                 Note::Change(_) => self.commit_changes(),
                 Note::Barrier => {
+                    // The clones may take turns, which begin with the first note.
+                    let acknowledged = self.acknowledge(port);
                     self.make_clones(port);
-                    self.acknowledge(port)
+                    acknowledged
                 }
                 Note::Done => self.acknowledge(port),
             };
@@ -127,7 +129,7 @@ impl<S: Storage> Committer<S> {
         notes.len()
     }
 
-    fn fail(&mut self, words: String) {
+    pub(crate) fn fail(&mut self, words: String) {
         tracing::error!("the metadata of a pool is not written any more: {words}");
         self.failure = Some(words);
         let ports: Vec<PortNumber> = self.home.object().users.keys().copied().collect();

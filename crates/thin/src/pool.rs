@@ -26,6 +26,8 @@ pub enum Error {
     /// The metadata cannot be written any more.
     Failed(String),
     InUse(String),
+    /// The home is busy with an earlier order, or its device is slow.
+    AtWork,
     /// Commands of a volume have not ended for a while.
     Busy(String),
     NoVolume(String),
@@ -42,6 +44,7 @@ impl fmt::Display for Error {
             Self::Refused(words) | Self::Impossible(words) => f.write_str(words),
             Self::Failed(words) => write!(f, "the metadata of the pool cannot be written: {words}"),
             Self::InUse(name) => write!(f, "volume `{name}` is in use by another namespace"),
+            Self::AtWork => f.write_str("the pool is at work for an earlier order, or its device is slow"),
             Self::Busy(name) => write!(f, "commands of volume `{name}` have not ended for 10 s"),
             Self::NoVolume(name) => write!(f, "there is no volume `{name}` in the pool"),
             Self::Port(error) => write!(f, "{error}"),
@@ -69,6 +72,9 @@ pub struct PoolUse {
     /// Reason for which no change is made any more.
     pub failure: Option<String>,
 }
+
+/// Time for a pool to come to rest. Its drives are suspended meanwhile.
+const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 
 pub(crate) type Reply<T> = Sender<Result<T, Error>>;
 
@@ -254,7 +260,11 @@ impl ThinPool {
     /// # Errors
     /// The metadata cannot be written.
     pub fn settle(&self) -> Result<(), Error> {
-        self.call(Order::Settle)
+        match self.orders.send(Order::Settle)?.recv_timeout(SETTLE_LIMIT) {
+            Ok(settled) => settled,
+            Err(RecvTimeoutError::Timeout) => Err(Error::AtWork),
+            Err(RecvTimeoutError::Disconnected) => Err(Error::Gone),
+        }
     }
 
     /// Returns the space of the pool and of its volumes. The thread of the pool may be writing a checkpoint: after `limit`

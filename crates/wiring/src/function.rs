@@ -279,6 +279,11 @@ impl FunctionControl {
         Ok(())
     }
 
+    /// Returns whether the function has left and must be brought back.
+    pub(super) fn is_away(&self) -> bool {
+        *self.away()
+    }
+
     /// Returns the present specification.
     pub(super) fn spec(&self) -> UifSpec {
         self.present().clone()

@@ -175,9 +175,13 @@ impl WiredDrive {
         Ok(parts.pack(self.reactor().unwrap_or(0), self.attached().as_ref()))
     }
 
-    /// Brings back the functions that have left, and lets the drive go on. Commands wait for functions that are not back
-    /// yet.
+    /// Lets the drive go on. Commands wait for functions that are not back yet.
     pub(super) fn continue_now(&self) -> Result<(), ApiError> {
+        self.change(go_on)
+    }
+
+    /// Brings back the functions that have left. Blocks.
+    pub(super) fn bring_functions_back(&self) {
         for (_, function) in self.uifs().into_iter().rev() {
             if let Err(problem) = function.come_back() {
                 let (drive, why) = (&self.name, problem.in_one_line());
@@ -187,7 +191,6 @@ impl WiredDrive {
                 }
             }
         }
-        self.change(go_on)
     }
 
     /// Calls `look` until it succeeds.
@@ -231,6 +234,9 @@ impl StackControl {
             return Err("it has layers that keep state in the daemon");
         }
         let remote_has_lost = matches!(&self.target, TargetControl::NvmeTcp(remote) if remote.has_lost());
+        if self.functions.iter().any(|function| function.is_away()) {
+            return Err("a function of it is not there");
+        }
         let function_has_lost = self.functions.iter().any(|function| function.has_lost());
         if remote_has_lost || function_has_lost || self.target.has_lost() {
             return Err(LOSS);

@@ -3,6 +3,7 @@
 use super::function::PreparedFunction;
 use super::namespace::PreparedStack;
 use super::target::PreparedTarget;
+use sluice_handover::locks;
 use sluice_metadata::{
     Assembly, Device, Error, Member, Place, Refusal, Role, SetKind, Shape, Verdict, form, judge, raise,
 };
@@ -188,7 +189,8 @@ impl Set {
         let open = |place: &Place| Device::open_owned(&place.path);
         let devices = || self.places.iter().map(open).collect::<Result<Vec<_>, _>>().map_err(problem);
         match self.verdict {
-            Verdict::Labelled(assembly) if self.read_only => Ok(assembly),
+            // Another process may go on with the set, and has raised the epoch when it flushed.
+            Verdict::Labelled(assembly) if self.read_only || locks::are_lent() => Ok(assembly),
             Verdict::Labelled(mut assembly) => {
                 raise(&mut assembly, &devices()?).map_err(problem)?;
                 Ok(assembly)

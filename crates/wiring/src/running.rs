@@ -63,6 +63,10 @@ impl Running for WiredDrive {
         self.continue_now()
     }
 
+    fn bring_functions_back(&self) {
+        WiredDrive::bring_functions_back(self);
+    }
+
     fn keep_again(&self) -> Result<(), ApiError> {
         self.keep()
     }

@@ -143,12 +143,17 @@ impl Pools {
 
     /// Opens a thin pool again that did not open. Blocks.
     pub(super) fn retry(&self, name: &str) -> Result<(), ApiError> {
+        self.retry_for(name, Duration::ZERO)
+    }
+
+    /// Opens a thin pool again, and waits up to `limit` for a device in use. Blocks.
+    fn retry_for(&self, name: &str, limit: Duration) -> Result<(), ApiError> {
         let pool = self.find(name)?;
         let _only = lock(&pool.changes);
         if pool.of().is_ok() {
             return Ok(());
         }
-        let of = start_thin(&pool.spec(), Duration::ZERO);
+        let of = start_thin(&pool.spec(), limit);
         lock(&pool.of).clone_from(&of);
         of.map(drop)
     }
@@ -166,7 +171,7 @@ impl Pools {
     /// Opens the thin pools that no drive has opened, after another process has given them up. Blocks.
     pub(super) fn open_rest(&self) {
         for name in self.pools.iter().filter(|pool| pool.of().is_err()).map(|pool| pool.spec().name) {
-            if let Err(problem) = self.retry(&name) {
+            if let Err(problem) = self.retry_for(&name, START_LIMIT) {
                 tracing::error!("{}", problem.in_one_line());
             }
         }

@@ -470,6 +470,9 @@ pub trait Running: Send + Sync {
         Ok(())
     }
 
+    /// Brings back the functions that have left a drive which was handed over in vain. Blocks.
+    fn bring_functions_back(&self) {}
+
     /// Has the records of the drive kept by a holder that is new, if there is one.
     fn keep_again(&self) -> Result<(), ApiError> {
         Ok(())

@@ -151,6 +151,8 @@ pub struct Drives {
     declared_groups: Mutex<Vec<GroupSpec>>,
     /// Held while a drive or queue group moves.
     moves: Mutex<()>,
+    /// Held while a pool is grown or opened again, or has its volumes changed.
+    pool_orders: Mutex<()>,
     /// Number of times that drives have stopped their reactors.
     stalls: Mutex<BTreeMap<String, u64>>,
     events: events::EventLog,
@@ -217,6 +219,7 @@ impl Drives {
             declared: Mutex::new(config.drives.clone()),
             declared_groups: Mutex::new(config.groups.clone()),
             moves: Mutex::default(),
+            pool_orders: Mutex::default(),
             stalls: Mutex::default(),
             events: events::EventLog::default(),
             coming: Mutex::default(),

@@ -9,6 +9,7 @@ use sluice_spec::size::Size;
 use sluice_spec::{DriveSpec, NamespaceSpec, SharedKind, SharedSpec};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::MutexGuard;
 
 /// Returns whether an operator has grown this pool.
 fn is_grown(grown: &GrownPool, spec: &SharedSpec) -> bool {
@@ -81,6 +82,12 @@ impl Drives {
         self.engine.open_shared();
     }
 
+    /// Waits for other orders for pools, and for an upgrade: it reads what they change.
+    fn order_pool(&self) -> Result<MutexGuard<'_, ()>, ApiError> {
+        let only = lock(&self.pool_orders);
+        self.may_change().map(|()| only)
+    }
+
     fn shared_view(&self, name: &str) -> Result<SharedView, ApiError> {
         let found = self.engine.shared()?.into_iter().find(|shared| shared.name == name);
         found.ok_or_else(|| ApiError::not_found(format!("there is no shared object `{name}`")))
@@ -92,7 +99,7 @@ impl Drives {
     /// # Errors
     /// The pool cannot have that size. Nothing has changed then.
     pub fn grow_shared(&self, name: &str, size: Option<Size>) -> Result<SharedView, ApiError> {
-        self.may_change()?;
+        let _only = self.order_pool()?;
         let mut specs = lock(&self.shared);
         let size = self.engine.plan_growth(name, size)?;
         let found = specs.iter_mut().find(|spec| spec.name == name);
@@ -126,7 +133,7 @@ impl Drives {
     /// # Errors
     /// There is no such volume, or one of the new name, or no room.
     pub fn clone_volume(&self, pool: &str, from: &str, to: &str) -> Result<VolumeView, ApiError> {
-        self.may_change()?;
+        let _only = self.order_pool()?;
         self.engine.clone_volume(pool, from, to)?;
         tracing::info!("pool {pool}: volume {} is a clone of {}", to.escape_debug(), from.escape_debug());
         let made = self.engine.volumes(pool)?.into_iter().find(|volume| volume.name == to);
@@ -140,7 +147,7 @@ impl Drives {
     /// # Errors
     /// A drive uses it, open or not.
     pub fn delete_volume(&self, pool: &str, volume: &str) -> Result<(), ApiError> {
-        self.may_change()?;
+        let _only = self.order_pool()?;
         let has = |drive: &DriveSpec| {
             let mut namespaces = drive.namespaces.iter();
             namespaces.any(|it| it.shared.as_deref() == Some(pool) && it.volume.as_deref() == Some(volume))
@@ -161,7 +168,7 @@ impl Drives {
     /// # Errors
     /// The pool does not open, or one of the drives.
     pub fn retry_shared(&self, name: &str) -> Result<SharedView, ApiError> {
-        self.may_change()?;
+        let _only = self.order_pool()?;
         self.engine.retry_shared(name)?;
         let is_failed = |entry: &&super::Entry| entry.running.is_err() && uses(&entry.spec, name);
         let failed: Vec<String> =

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
 use utoipa::ToSchema;
 
 /// Drive on its way to another process: a record, and the descriptors that it names.
@@ -61,7 +62,8 @@ impl Drives {
     fn upgrade_alone(&self, upgrade: &Upgrade, binary: Option<PathBuf>) -> Result<Upgraded, ApiError> {
         let busy =
             |what: String| ApiError::conflict(format!("{what} is being changed")).hint("try again later");
-        let alone = self.reloads.try_lock().ok().zip(self.moves.try_lock().ok());
+        let pools = self.pool_orders.try_lock().ok();
+        let alone = self.reloads.try_lock().ok().zip(self.moves.try_lock().ok()).zip(pools);
         let _alone = alone.ok_or_else(|| busy("the daemon".to_owned()))?;
         let names: Vec<String> = lock(&self.entries).keys().cloned().collect();
         let begin =
@@ -114,10 +116,11 @@ impl Drives {
     /// their specifications and records.
     ///
     /// # Errors
-    /// A drive is not suspended. [`go_on`](Self::go_on) lets all go on.
+    /// A drive is not suspended, or not before `until`. [`go_on`](Self::go_on) lets all go on.
     pub fn hand_over_together(
         &self,
         name: &str,
+        until: Instant,
     ) -> Result<BTreeMap<String, (DriveSpec, HandedOver)>, ApiError> {
         let specs: BTreeMap<String, BTreeSet<String>> = self
             .running()
@@ -135,6 +138,9 @@ impl Drives {
             }
         }
         let handed = |drive: &str| {
+            if Instant::now() >= until {
+                return Err(ApiError::conflict("the drives that share its pools take too long"));
+            }
             let handed = self.hand_over(drive).map_err(|problem| match drive == name {
                 true => problem,
                 false => problem.about(&format!("drive `{drive}`, which shares a pool with it")),
@@ -157,11 +163,14 @@ impl Drives {
 
     /// Lets all drives go on: after an upgrade that was called off, or in the new process.
     pub fn go_on(&self) {
-        for (name, running) in self.running() {
+        let drives = self.running();
+        for (name, running) in &drives {
             if let Err(problem) = running.go_on() {
                 tracing::error!("drive {name} does not go on: {}", problem.in_one_line());
             }
         }
+        // A program that hangs at its start holds up no other drive.
+        drives.iter().for_each(|(_, running)| running.bring_functions_back());
     }
 }
 

@@ -76,6 +76,10 @@ impl Subsystem {
     /// The drive is not [settled](Self::is_settled), or [cannot](Self::may_hand_over) be handed over.
     pub fn record(&self) -> Result<SubsystemRecord, CannotHandOver> {
         self.check_settled()?;
+        // Their I/O would come to the storage after the first of the other process.
+        if self.slab.children() > 0 {
+            return Err(CannotHandOver("commands of its functions are in flight"));
+        }
         self.record_at_work()
     }
 

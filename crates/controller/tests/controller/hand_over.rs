@@ -3,12 +3,16 @@
 use crate::host::{Host, MS, PAGE, delete, entry, get_log, identity, io};
 use crate::model::Model;
 use proptest::prelude::*;
+use sluice_command::{Characteristics, Command, Frame, Lane, Layer, NodeId, Request, StackBuilder, Ticket};
 use sluice_controller::{
-    Attached, CannotHandOver, Config, ControllerRecord, DoorbellMode, Namespace, SubsystemRecord,
+    Attached, CannotHandOver, Config, ControllerRecord, DoorbellMode, Namespace, NamespaceConfig, Subsystem,
+    SubsystemRecord,
 };
 use sluice_memory::SharedRegion;
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{FeatureId, LogId, Status, SubmissionEntry};
+use sluice_router::RouterBuilder;
+use std::sync::{Arc, Mutex};
 
 /// Records of the two parts of a drive.
 type Bytes = (Vec<u8>, Vec<u8>);
@@ -288,4 +292,80 @@ proptest! {
             host.run();
         }
     }
+}
+
+/// Target that ends commands of hosts at once, and keeps those of other layers.
+struct Slow(Arc<Mutex<Vec<Ticket>>>);
+
+impl Layer for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn characteristics(&self, _below: &[Characteristics]) -> Characteristics {
+        Characteristics::target(1 << 20, 512)
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        match lane.slot(&command).origin.is_host() {
+            true => lane.finish(command, Status::SUCCESS),
+            false => self.0.lock().expect("not poisoned").push(lane.park(command)),
+        }
+    }
+
+    fn event(&mut self, ticket: Ticket, _result: i32, lane: &mut Lane<'_>) {
+        if let Some(command) = lane.unpark(ticket) {
+            lane.finish(command, Status::SUCCESS);
+        }
+    }
+}
+
+/// Layer that writes something of its own beside each command.
+struct Writer;
+
+impl Layer for Writer {
+    fn name(&self) -> &'static str {
+        "writer"
+    }
+
+    fn characteristics(&self, below: &[Characteristics]) -> Characteristics {
+        Characteristics { requests: 4, ..below[0].over() }
+    }
+
+    fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
+        lane.originate(0, Request { length: 512, ..lane.slot(&command).request }, None, 1, [0; 2]);
+        lane.forward(command);
+    }
+
+    fn resume(&mut self, command: Command, _frame: Frame, lane: &mut Lane<'_>) {
+        lane.discard(command);
+    }
+}
+
+/// Keeps a request of a function in flight. Its I/O must not come to the storage after that of the other process.
+#[test]
+fn a_drive_whose_layers_have_requests_in_flight_is_not_recorded() {
+    let parked = Arc::<Mutex<Vec<Ticket>>>::default();
+    let mut stack = StackBuilder::new();
+    let below = stack.add(Box::new(Slow(Arc::clone(&parked))), &[]).expect("it is shallow");
+    stack.add(Box::new(Writer), &[below]).expect("it is shallow");
+    let config = NamespaceConfig { nsid: 1, block_size: 512, uuid: [7; 16] };
+    let router = RouterBuilder::new(stack.build()).build();
+    let mut host = Host::enabled(vec![Namespace::new(config, router).expect("a namespace")]);
+    host.create_pair(1, 8);
+    let buffer = host.allocate(PAGE);
+    assert_eq!(host.io(io(opcode::WRITE, 0, 1, buffer)), Status::SUCCESS);
+    host.controller.subsystem.hold(u64::MAX);
+    host.run();
+    host.controller.subsystem.check_settled().expect("no command of a host is in flight");
+    let why = record(&host).expect_err("a request is in flight");
+    assert_eq!(why.to_string(), "commands of its functions are in flight");
+    let ticket = parked.lock().expect("not poisoned").pop().expect("one is parked");
+    host.controller.subsystem.event(
+        Subsystem::token_prefix(1, NodeId(0)) | u64::from(ticket.0),
+        0,
+        host.now_ns,
+    );
+    host.run();
+    record(&host).expect("nothing is in flight");
 }
