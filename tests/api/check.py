@@ -27,7 +27,7 @@ METHODS = ("get", "put", "post", "delete")
 JSON = "application/json"
 
 # What values the parameters of a path, and the fields of a body, have here; the document says of which type they are.
-NAMES = {"id": "copied:1:1:resync", "name": "demo", "nsid": 1, "number": 1, "map": "started", "key": "0" * 16, "value": "0" * 16}
+NAMES = {"id": "copied:1:1:resync", "name": "demo", "nsid": 1, "number": 1, "map": "started", "volume": "kept", "key": "0" * 16, "value": "0" * 16}
 
 # Bodies whose sense a schema does not say. All others are made out of the schema.
 BODIES = {
@@ -47,8 +47,11 @@ COPIED = {"name": "copied", "namespaces": [{"target": "memory", "size": "64MiB",
         {"target": "memory", "size": "64MiB", "functions": [{"kind": "delay", "write_us": 1000000}]},
         {"target": "memory", "size": "4MiB"}]}]}]}
 
+# Drive that leaves its volume behind.
+THIN = {"name": "thin", "namespaces": [{"target": "thin", "shared": "demo", "volume": "kept", "size": "1GiB"}]}
+
 # Operations that are refused here, in the declared way: no host has created a namespace, no function is in a process,
-# the function takes no orders, the drive has one way only, a mirror is not handed over in an upgrade, a drive without
+# the function takes no orders, the drive has one way only, data in memory is not handed over in an upgrade, a drive without
 # functions has no limits, and a null target replaces nothing. A memory target is on no controller that can be reset or upgraded. All others succeed.
 REFUSED = {
     ("delete", "/v1/drives/{name}/namespaces/{nsid}"), ("post", "/v1/drives/{name}/functions/restart"),
@@ -65,6 +68,12 @@ sockets = "drives"
 
 [page]
 listen = "127.0.0.1:0"
+
+[[shared]]
+name = "demo"
+type = "thin"
+path = "FOLDER/pool.img"
+size = "8MiB"
 """
 
 
@@ -96,7 +105,7 @@ def daemon(sluice):
     """The socket of a daemon, and a folder for what it is to be given."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        (folder / "sluice.toml").write_text(CONFIG)
+        (folder / "sluice.toml").write_text(CONFIG.replace("FOLDER", str(folder)))
         with open(folder / "log", "w") as log:
             command = [sluice, "serve", "-c", str(folder / "sluice.toml")]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -208,6 +217,10 @@ def drive(document, api):
     assert status == 201, body
     status, _, body = ask(api, "post", "/v1/drives", COPIED)
     assert status == 201, body
+    status, _, body = ask(api, "post", "/v1/drives", THIN)
+    assert status == 201, body
+    status, _, body = ask(api, "delete", "/v1/drives/thin")
+    assert status == 204, body
     deadline = time.monotonic() + LIMIT_S
     while b"resync" not in ask(api, "get", "/v1/jobs")[2] and time.monotonic() < deadline:
         time.sleep(0.02)
