@@ -1,8 +1,8 @@
 //! Pass: a function that sees every command and forwards it. It shows the cost of a function without work.
 
 use super::service::{NoOrder, Service, check_options};
-use sluice_command::Operation;
 use sluice_crypt::Given;
+use sluice_uif::abi::operation;
 use sluice_uif::{Answer, Call, Function, Interest, Io, Options, Properties};
 
 /// Function with nothing to do.
@@ -29,15 +29,7 @@ impl Service for PassFunction {
 
 impl Function for PassFunction {
     fn properties(&self) -> Properties {
-        let all = [
-            Operation::Read,
-            Operation::Write,
-            Operation::Flush,
-            Operation::WriteZeroes,
-            Operation::Deallocate,
-        ];
-        all.into_iter()
-            .fold(Properties::NONE, |properties, operation| properties.with(operation, Interest::Before))
+        Properties { interests: [Interest::Before; operation::COUNT], ..Properties::NONE }
     }
 
     fn submit(&mut self, _call: &mut Call<'_>, _io: &mut Io<'_>) -> Answer {

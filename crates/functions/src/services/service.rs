@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sluice_command::Request;
 use sluice_crypt::Given;
-use sluice_uif::{Function, Options};
+use sluice_uif::{Data, Function, Io, Options};
 use std::fmt;
 use std::sync::Arc;
 
@@ -241,6 +242,20 @@ fn no_order<S: Service>(text: &str) -> String {
 /// Returns an answer to an order as JSON.
 pub(super) fn json<T: Serialize + ?Sized>(answer: &T) -> Result<String, String> {
     serde_json::to_string(answer).map_err(|error| error.to_string())
+}
+
+/// Sends a request of a function to a layer. Returns false if no more requests are accepted, because the function
+/// is about to end: its memory is released.
+pub(super) fn send(io: &mut Io<'_>, layer: u8, request: Request, data: Data, token: u64) -> bool {
+    match io.request(layer, request, data, token) {
+        Ok(()) => true,
+        Err(data) => {
+            if let Data::Own(buffer) = data {
+                io.release(buffer);
+            }
+            false
+        }
+    }
 }
 
 /// Checks that a service has all of these options.

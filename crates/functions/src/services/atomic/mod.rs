@@ -26,6 +26,7 @@ use requests::{Checkpoint, Job};
 use sluice_command::Operation;
 use sluice_crypt::Given;
 use sluice_nvme::Status;
+use sluice_uif::abi::operation;
 use sluice_uif::{Answer, Below, Call, Done, Function, Interest, Io, Options, Properties};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -211,24 +212,16 @@ impl Atomic {
 
 impl Function for Atomic {
     fn properties(&self) -> Properties {
-        let all = [
-            Operation::Read,
-            Operation::Write,
-            Operation::Flush,
-            Operation::WriteZeroes,
-            Operation::Deallocate,
-        ];
-        let own = Properties { pool: POOL, ..Properties::NONE };
-        all.into_iter().fold(own, |own, operation| own.with(operation, Interest::Before))
+        Properties { pool: POOL, interests: [Interest::Before; operation::COUNT], ..Properties::NONE }
     }
 
     fn start(&mut self, io: &mut Io<'_>) {
         let layer = |number: usize| io.layers().get(number).copied().unwrap_or_default();
         (self.data, self.log_layer) = (layer(0), layer(1));
-        let is_large = self.data.block_size.max(self.log_layer.block_size) as usize <= format::BLOCK;
+        let fit_blocks = self.data.block_size.max(self.log_layer.block_size) as usize <= format::BLOCK;
         let slots = u64::from(self.new_geometry().slots);
         match self.phase {
-            _ if !is_large => self.refuse("a layer below has blocks of more than 4096 bytes", io),
+            _ if !fit_blocks => self.refuse("a layer below has blocks of more than 4096 bytes", io),
             _ if slots < format::SLOTS_MIN => {
                 let least = format::SUPERBLOCKS as u64 + format::SLOTS_MIN * (self.limit + 4096);
                 self.refuse(&format!("the log needs {least} bytes at least"), io);

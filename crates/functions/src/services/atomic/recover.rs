@@ -4,12 +4,10 @@ use super::format::{self, BLOCK, Entry, Found, Geometry, SUPERBLOCKS, Superblock
 use super::log::Log;
 use super::requests::{Checkpoint, Job, request};
 use super::{Atomic, DATA, LOG, Phase};
-use sluice_command::Operation;
+use crate::services::service::send;
+use sluice_command::{Operation, Storage};
 use sluice_nvme::Status;
 use sluice_uif::{Buffer, Data, Done, Io, Part};
-
-/// Number of the storage of a layer that was not reachable when it was opened.
-const UNSEEN: u128 = u128::MAX;
 
 /// Request of a recovery that is to be sent, or is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +51,7 @@ impl Recovery {
 
     /// Returns whether the log has writes of other storage than the present one.
     fn is_of_other(&self, storage: u128) -> bool {
-        let known = |id: u128| id != 0 && id != UNSEEN;
+        let known = |id: u128| id != 0 && id != Storage::UNSEEN.id;
         let before = self.superblock.storage;
         !self.entries.is_empty() && known(before) && known(storage) && before != storage
     }
@@ -109,15 +107,7 @@ impl Atomic {
         };
         let Some(buffer) = io.buffer(length) else { return false };
         let read = request(Operation::Read, at, length as u64, false);
-        match io.request(LOG, read, Data::Own(buffer), token) {
-            Ok(()) => true,
-            Err(data) => {
-                if let Data::Own(buffer) = data {
-                    io.release(buffer);
-                }
-                false
-            }
-        }
+        send(io, LOG, read, Data::Own(buffer), token)
     }
 
     /// Takes a request of the recovery back.
@@ -127,11 +117,7 @@ impl Atomic {
         };
         if !done.status.is_success() {
             done.buffer.into_iter().chain(recovery.buffer).for_each(|buffer| io.release(buffer));
-            if recovery.step == Step::Flush {
-                // The layer below reports a loss once, and has done so.
-                self.note_loss();
-            }
-            return self.recovery_failed(done.status, io);
+            return self.recovery_failed(recovery.step, done.status, io);
         }
         let outcome = self.recovery_step(&mut recovery, done.buffer, io);
         match outcome {
@@ -263,10 +249,14 @@ impl Atomic {
         self.admit(io);
     }
 
-    fn recovery_failed(&mut self, status: Status, io: &mut Io<'_>) {
-        // The log is read again: the layer below has lost what was written so far.
-        if status.same_code(Status::WRITES_LOST) {
+    fn recovery_failed(&mut self, step: Step, status: Status, io: &mut Io<'_>) {
+        let is_lost = status.same_code(Status::WRITES_LOST);
+        // The layer below reports a loss once, also by a Flush that fails.
+        if is_lost || step == Step::Flush {
             self.note_loss();
+        }
+        if is_lost {
+            // The writes so far are lost: the log is read again.
             return self.begin_recovery(io);
         }
         tracing::error!("atomic cannot write its log to the places: {status:?}");

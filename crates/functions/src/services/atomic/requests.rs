@@ -2,6 +2,7 @@
 
 use super::format::{self, BLOCK, Superblock};
 use super::{Atomic, DATA, LOG, Phase};
+use crate::services::service::send;
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 use sluice_uif::{Data, Done, Io, Part};
@@ -114,15 +115,7 @@ impl Atomic {
         format::write_superblock(io.bytes(&buffer), &superblock);
         let at = if self.newest_copy == 0 { BLOCK as u64 } else { 0 };
         let write = request(Operation::Write, at, BLOCK as u64, true);
-        match io.request(LOG, write, Data::Own(buffer), token) {
-            Ok(()) => true,
-            Err(data) => {
-                if let Data::Own(buffer) = data {
-                    io.release(buffer);
-                }
-                false
-            }
-        }
+        send(io, LOG, write, Data::Own(buffer), token)
     }
 
     /// Takes a request back.

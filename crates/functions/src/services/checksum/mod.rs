@@ -17,6 +17,7 @@ use ops::{Kind, Ops};
 use sluice_command::{Operation, Request};
 use sluice_crypt::Given;
 use sluice_nvme::Status;
+use sluice_uif::abi::operation;
 use sluice_uif::{Answer, Call, Done, Function, Interest, Io, Options, Properties};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -103,15 +104,8 @@ impl Checksum {
 
 impl Function for Checksum {
     fn properties(&self) -> Properties {
-        let all = [
-            Operation::Read,
-            Operation::Write,
-            Operation::Flush,
-            Operation::WriteZeroes,
-            Operation::Deallocate,
-        ];
-        let own = Properties { pool: POOL, block_size: format::BLOCK as u32, ..Properties::NONE };
-        all.into_iter().fold(own, |own, operation| own.with(operation, Interest::Before))
+        let interests = [Interest::Before; operation::COUNT];
+        Properties { interests, pool: POOL, block_size: format::BLOCK as u32, ..Properties::NONE }
     }
 
     fn start(&mut self, io: &mut Io<'_>) {

@@ -3,6 +3,7 @@
 use super::Checksum;
 use super::cache::Load;
 use super::format::{self, BLOCK, Found, SECTOR, SUPERBLOCK};
+use crate::services::service::send;
 use sluice_command::{Operation, Request};
 use sluice_nvme::Status;
 use sluice_uif::{Data, Done, Io};
@@ -37,10 +38,7 @@ impl Checksum {
             }),
             false => Data::None,
         };
-        if let Err(data) = io.request(0, request, data, token) {
-            if let Data::Own(buffer) = data {
-                io.release(buffer);
-            }
+        if !send(io, 0, request, data, token) {
             self.request_done(Done { token, status: Status::INTERNAL_ERROR, buffer: None }, io);
         }
     }

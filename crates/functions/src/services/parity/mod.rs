@@ -20,6 +20,7 @@ use settings::Settings;
 use sluice_command::Operation;
 use sluice_nvme::Status;
 use sluice_redundancy::parity::{CommandId, End, HostCommand, Step};
+use sluice_uif::abi::operation;
 use sluice_uif::{Answer, Call, Control, Done, Function, Interest, Io, Options, Properties};
 use std::hash::{BuildHasher, RandomState};
 
@@ -134,16 +135,9 @@ impl ParityFunction {
 
 impl Function for ParityFunction {
     fn properties(&self) -> Properties {
-        let all = [
-            Operation::Read,
-            Operation::Write,
-            Operation::Flush,
-            Operation::WriteZeroes,
-            Operation::Deallocate,
-        ];
         // Blocks that are deallocated in a part of a stripe keep their data.
-        let own = Properties { pool: POOL, transforms: true, ..Properties::NONE };
-        all.into_iter().fold(own, |own, operation| own.with(operation, Interest::Before))
+        let interests = [Interest::Before; operation::COUNT];
+        Properties { interests, pool: POOL, transforms: true, ..Properties::NONE }
     }
 
     fn start(&mut self, io: &mut Io<'_>) {

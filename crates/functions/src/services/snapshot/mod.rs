@@ -25,7 +25,7 @@ mod view;
 pub use drive::Snapshot;
 pub use view::View;
 
-use super::service::{Item, Metric, Service, check_options};
+use super::service::{self, Item, Metric, Service, check_options};
 use crate::store::{CHUNK_MAX, CHUNK_MIN, METRICS, ORDERS, Shape, StoreOrder, is_name, parse_bytes};
 use sluice_command::{Operation, Request};
 use sluice_crypt::Given;
@@ -121,18 +121,9 @@ fn request(operation: Operation, offset: u64, length: u64) -> Request {
     Request { operation, offset, length, ..Request::default() }
 }
 
-/// Sends a request to the store. Returns false if no more requests are accepted, because the function is
-/// about to end.
+/// Sends a request to the store. Returns false if no more requests are accepted.
 fn send(io: &mut Io<'_>, request: Request, data: Data, token: u64) -> bool {
-    match io.request(0, request, data, token) {
-        Ok(()) => true,
-        Err(data) => {
-            if let Data::Own(buffer) = data {
-                io.release(buffer);
-            }
-            false
-        }
-    }
+    service::send(io, 0, request, data, token)
 }
 
 #[cfg(test)]
