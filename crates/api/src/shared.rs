@@ -34,7 +34,7 @@ pub struct SharedList {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrowRequest {
-    /// Bytes of the pool's file or block device; all of what is there if not given.
+    /// Bytes of the pool's file or block device. Without it, the pool takes all of the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Size>,
 }

@@ -82,7 +82,7 @@ impl Drives {
         self.engine.open_shared();
     }
 
-    /// Waits for other orders for pools, and for an upgrade: it reads what they change.
+    /// Waits until no other order changes a pool, and no upgrade is under way. None begins before the guard is dropped.
     fn order_pool(&self) -> Result<MutexGuard<'_, ()>, ApiError> {
         let only = lock(&self.pool_orders);
         self.may_change().map(|()| only)

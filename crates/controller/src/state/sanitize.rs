@@ -68,7 +68,7 @@ pub(crate) fn passes(record: SanitizeRecord) -> Vec<Pass> {
 mod tests {
     use super::*;
 
-    /// Checks the fields of CDW10 (Base 5.22): what is overwritten, how often, and with which pattern.
+    /// Checks the fields of CDW10 (Base 5.22): the kind, the number and the pattern of overwrites.
     #[test]
     fn an_operation_has_the_passes_that_its_host_requested() {
         let of = |cdw10| passes(SanitizeRecord { cdw10, pattern: 0x1234, state: SanitizeState::Running });

@@ -92,7 +92,7 @@ pub(crate) struct Region {
     pub(crate) stale: Members,
     /// The same, as the log will have it. A member leaves it after a flush only.
     noted: Members,
-    /// Whether a member got the last of what it lacked since the begin of the last flush.
+    /// Whether the last blocks that a member lacked were written since the begin of the last flush.
     copied: bool,
     /// Whether a member was written since the begin of the last flush.
     recent: bool,

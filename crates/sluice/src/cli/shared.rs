@@ -17,7 +17,7 @@ pub(super) enum SharedCommand {
     /// Grow a thin pool under its running drives; waiting writes continue, and it stays after a restart of the daemon
     Grow {
         name: String,
-        /// New size of its file or block device; all of what is there if not given
+        /// New size of its file or block device; without it, the pool takes all of the device
         #[arg(long)]
         size: Option<Size>,
     },

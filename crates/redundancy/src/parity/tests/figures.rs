@@ -212,7 +212,7 @@ fn a_rebuilt_member_counts_when_the_log_has_it() {
     assert_eq!(rig.parity.take_out(1), Ok(()));
 }
 
-/// Changes and breaks known cells: a comparison counts each, and a read mends what it meets.
+/// Changes and breaks known cells. A comparison counts each of them, and a read mends those in its way.
 #[test]
 fn a_comparison_counts_the_rows_that_differ() {
     let mut rig = rig();

@@ -38,7 +38,7 @@ fn harm(rig: &mut Rig, victims: &[usize]) {
     let is_out = rig.parity.out().contains(number);
     match rig.random.below(8) {
         0 | 1 => rig.members[number].up = false,
-        // It loses what it has not stored.
+        // It loses writes that are not flushed.
         2 if !is_out => {
             rig.members[number].disk.lock().power_cut();
             rig.members[number].lost = true;
