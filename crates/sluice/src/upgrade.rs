@@ -177,21 +177,24 @@ fn places(config: &Config) -> Result<String, String> {
     Ok(format!("{}\n{}\n{}", places.api.display(), places.state.display(), places.sockets.display()))
 }
 
-/// Returns the shared objects of a daemon, each in a line behind its places.
+/// Returns the line with the shared objects of a daemon, behind its places. A daemon without has no such line, as in
+/// earlier versions.
 fn shared(drives: &Drives) -> Result<String, String> {
-    let lines = drives.shared_specs().into_iter().map(|spec| serde_json::to_string(&spec));
-    lines.map(|line| line.map(|line| format!("\n{line}")).map_err(|error| error.to_string())).collect()
+    match drives.shared_specs() {
+        specs if specs.is_empty() => Ok(String::new()),
+        specs => {
+            serde_json::to_string(&specs).map(|line| format!("\n{line}")).map_err(|error| error.to_string())
+        }
+    }
 }
 
 /// Reads the shared objects of another daemon, which may be of another version.
-fn read_shared(lines: &[u8]) -> Result<Vec<SharedSpec>, String> {
-    let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    let read = |line| serde_json::from_slice(line);
-    lines
-        .map(|line| {
-            read(line).map_err(|error| format!("this version does not know a shared object: {error}"))
-        })
-        .collect()
+fn read_shared(line: &[u8]) -> Result<Vec<SharedSpec>, String> {
+    if line.is_empty() {
+        return Ok(Vec::new());
+    }
+    serde_json::from_slice(line)
+        .map_err(|error| format!("this version does not know a shared object: {error}"))
 }
 
 /// Process that takes over.

@@ -51,8 +51,8 @@ impl<'a> Examination<'a> {
         outcome.map_err(|problem| self.faults.push(problem.about(about))).ok()
     }
 
-    /// Checks that the machine has the memory of the pools, and the files of thin ones. A daemon that runs has taken its pools already, so only
-    /// the memory of the whole machine counts then.
+    /// Checks that the machine has the memory of the pools, and the files of thin ones. A daemon that runs has taken
+    /// its pools already, so only the memory of the whole machine counts then.
     pub fn pools(&mut self, pools: &[SharedSpec]) {
         let memory = if self.in_use { machine::available_memory() } else { machine::memory() };
         self.faults.extend(check_room(pools, memory).err());

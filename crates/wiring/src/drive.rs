@@ -22,7 +22,7 @@ use sluice_holder::Holder;
 use sluice_reactor::{ReactorGone, ReactorHandle, TaskHandle};
 use sluice_router::Classifier;
 use sluice_spec::error::{ApiError, Kind};
-use sluice_spec::{ClassifierSpec, DriveSpec};
+use sluice_spec::{ClassifierSpec, DriveSpec, TargetKind};
 use sluice_tls::Keys;
 use std::fmt::Display;
 use std::path::Path;
@@ -199,7 +199,7 @@ impl WiredDrive {
             attached,
             shared_maps,
             pools: at.pools,
-            creates_in_memory: pool.is_some_and(|pool| !pool.volatile_cache),
+            creates_in_memory: spec.pool.as_ref().is_some_and(|pool| pool.target == TargetKind::Memory),
             channels,
             latency,
             transitions,

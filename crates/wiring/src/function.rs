@@ -264,7 +264,8 @@ impl FunctionControl {
     /// Brings the function back to its place, unless it was moved meanwhile.
     pub(super) fn come_back(&self) -> Result<(), ApiError> {
         let mut away = self.away();
-        if *away { self.start(&mut away, &self.spec()) } else { Ok(()) }
+        let spec = self.present().clone();
+        if *away { self.start(&mut away, &spec) } else { Ok(()) }
     }
 
     /// Has the function leave: what it keeps is in its layers and files then, for the next instance.
@@ -282,11 +283,6 @@ impl FunctionControl {
     /// Returns whether the function has left and must be brought back.
     pub(super) fn is_away(&self) -> bool {
         *self.away()
-    }
-
-    /// Returns the present specification.
-    pub(super) fn spec(&self) -> UifSpec {
-        self.present().clone()
     }
 
     fn present(&self) -> MutexGuard<'_, UifSpec> {

@@ -128,7 +128,7 @@ pub struct Drives {
     tcp: Tcp,
     metrics: Metrics,
     page: Page,
-    /// Shared objects with their present sizes. Locked while one is grown; taken before the lock of `saved`.
+    /// Shared objects with their present sizes. Locked for a moment only.
     shared: Mutex<Vec<SharedSpec>>,
     reactors: usize,
     state: StateFile,

@@ -6,8 +6,7 @@ use crate::config::Config;
 use crate::state::{GrownPool, Saved, StateFile};
 use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
-use sluice_spec::{DriveSpec, NamespaceSpec, SharedKind, SharedSpec};
-use std::collections::BTreeSet;
+use sluice_spec::{DriveSpec, SharedKind, SharedSpec};
 use std::path::Path;
 use std::sync::MutexGuard;
 
@@ -50,20 +49,9 @@ pub(super) fn merge(config: &Config, saved: &mut Saved) -> Vec<SharedSpec> {
     effective(&config.shared, saved)
 }
 
-/// Returns whether a drive has a volume in this pool.
-fn uses(drive: &DriveSpec, pool: &str) -> bool {
-    pools_of(drive).contains(pool)
-}
-
-/// Returns the names of the pools in which a drive has volumes.
-pub(super) fn pools_of(drive: &DriveSpec) -> BTreeSet<String> {
-    fn add(stack: &NamespaceSpec, pools: &mut BTreeSet<String>) {
-        pools.extend(stack.shared.clone());
-        stack.stacks_below().for_each(|below| add(&below, pools));
-    }
-    let mut pools = BTreeSet::new();
-    drive.namespaces.iter().for_each(|namespace| add(namespace, &mut pools));
-    pools
+/// Returns the names of the pools that a drive uses. The layers of functions are in no pool.
+pub(super) fn pools_of(drive: &DriveSpec) -> impl Iterator<Item = &str> {
+    drive.namespaces.iter().filter_map(|namespace| namespace.shared.as_deref())
 }
 
 impl Drives {
@@ -100,24 +88,22 @@ impl Drives {
     /// The pool cannot have that size. Nothing has changed then.
     pub fn grow_shared(&self, name: &str, size: Option<Size>) -> Result<SharedView, ApiError> {
         let _only = self.order_pool()?;
-        let mut specs = lock(&self.shared);
         let size = self.engine.plan_growth(name, size)?;
-        let found = specs.iter_mut().find(|spec| spec.name == name);
+        let found = self.shared_specs().into_iter().find(|spec| spec.name == name);
         let spec = found.ok_or_else(|| ApiError::not_found(format!("there is no shared object `{name}`")))?;
-        let SharedSpec { path, .. } = spec.clone();
-        SharedSpec { size, ..spec.clone() }.check(self.reactors)?;
+        let spec = SharedSpec { size, ..spec };
+        spec.check(self.reactors)?;
         let before = self.saved().grown;
         self.store(|saved| {
-            saved.grown.retain(|grown| !is_grown(grown, spec));
-            let (name, path) = (name.to_owned(), path.unwrap_or_default());
+            saved.grown.retain(|grown| !is_grown(grown, &spec));
+            let (name, path) = (name.to_owned(), spec.path.clone().unwrap_or_default());
             saved.grown.push(GrownPool { name, path, size });
         })?;
         if let Err(problem) = self.engine.grow_shared(name, size) {
             self.store(|saved| saved.grown = before)?;
             return Err(problem);
         }
-        spec.size = size;
-        drop(specs);
+        lock(&self.shared).iter_mut().filter(|it| it.name == name).for_each(|it| it.size = size);
         tracing::info!("pool {name} has grown to {size}");
         self.shared_view(name)
     }
@@ -170,7 +156,8 @@ impl Drives {
     pub fn retry_shared(&self, name: &str) -> Result<SharedView, ApiError> {
         let _only = self.order_pool()?;
         self.engine.retry_shared(name)?;
-        let is_failed = |entry: &&super::Entry| entry.running.is_err() && uses(&entry.spec, name);
+        let is_failed =
+            |entry: &&super::Entry| entry.running.is_err() && pools_of(&entry.spec).any(|pool| pool == name);
         let failed: Vec<String> =
             lock(&self.entries).values().filter(is_failed).map(|entry| entry.spec.name.clone()).collect();
         let opened: Vec<_> = failed.iter().map(|drive| self.open(drive, Insist::default())).collect();

@@ -122,17 +122,15 @@ impl Drives {
         name: &str,
         until: Instant,
     ) -> Result<BTreeMap<String, (DriveSpec, HandedOver)>, ApiError> {
-        let specs: BTreeMap<String, BTreeSet<String>> = self
-            .running()
-            .into_iter()
-            .map(|(drive, _)| Ok((drive.clone(), pools_of(&self.entry(&drive)?.spec))))
-            .collect::<Result<_, ApiError>>()?;
+        let entries = lock(&self.entries).clone();
+        let open = entries.iter().filter(|(_, entry)| entry.running.is_ok());
+        let specs: BTreeMap<&str, BTreeSet<&str>> =
+            open.map(|(drive, entry)| (drive.as_str(), pools_of(&entry.spec).collect())).collect();
         let (mut pools, mut together) = (BTreeSet::new(), BTreeSet::from([name]));
         loop {
             let before = together.len();
-            pools.extend(together.iter().flat_map(|drive| specs.get(*drive)).flatten());
-            let shares = |(_, of): &(&String, &BTreeSet<String>)| of.iter().any(|pool| pools.contains(pool));
-            together.extend(specs.iter().filter(shares).map(|(drive, _)| drive.as_str()));
+            pools.extend(together.iter().filter_map(|drive| specs.get(drive)).flatten());
+            together.extend(specs.iter().filter(|(_, of)| !of.is_disjoint(&pools)).map(|(drive, _)| drive));
             if together.len() == before {
                 break;
             }
