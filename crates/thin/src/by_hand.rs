@@ -4,7 +4,6 @@ use crate::committer::Committer;
 use crate::layer::{Parts, ThinPort};
 use crate::{Error, OnFull, PoolUse, Storage, Thin};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
@@ -30,9 +29,7 @@ impl<S: Storage> PoolByHand<S> {
         let (port, connection) = side.connect().map_err(Error::Port)?;
         let number = port.number();
         let opened = self.0.open_volume(name, size, connection).inspect_err(|_| side.release(number))?;
-        let layout = self.0.layout();
-        let size = Arc::new(AtomicU64::new(opened.size));
-        let parts = Parts { id: layout.id, data_at: layout.data_at(), size, on_full };
+        let parts = Parts::new(&self.0.layout(), opened.size, on_full);
         Ok(ThinPort::new(port, opened, parts).build_alone()?)
     }
 

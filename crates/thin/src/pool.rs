@@ -4,7 +4,7 @@ use crate::VolumeUse;
 use crate::committer::{Committer, of_store};
 use crate::layer::{OnFull, Parts, ThinPort};
 use crate::layout::Layout;
-use crate::storage::{ReadOnly, Storage};
+use crate::storage::{ReadOnly, Storage, read_padded};
 use crate::store::examine;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_shared::{Connection, HomeSide, Refused};
@@ -144,7 +144,8 @@ impl ThinPool {
     /// # Errors
     /// Those of `start`.
     pub fn examine(file: &File, size: u64, loads: bool) -> Result<(), Error> {
-        examine(&mut ReadOnly(file), size, loads).map_err(of_store)
+        let read = |at, bytes: &mut [u8]| read_padded(file, at, bytes);
+        examine(&mut ReadOnly(read), size, loads).map_err(of_store)
     }
 
     /// Checks whether a new pool can have `size` bytes.
@@ -207,10 +208,9 @@ impl ThinPool {
         let opened = self.call(|reply| Order::Open(name.to_owned(), size, connection, reply));
         // The home does not have the port of a volume that is not opened.
         let opened = opened.inspect_err(|_| self.orders.0.side.release(port.number()))?;
-        let size = Arc::new(AtomicU64::new(opened.size));
-        let control =
-            VolumeControl { name: name.to_owned(), orders: self.orders.clone(), size: Arc::clone(&size) };
-        let parts = Parts { id: self.layout.id, data_at: self.layout.data_at(), size, on_full };
+        let parts = Parts::new(&self.layout, opened.size, on_full);
+        let size = Arc::clone(&parts.size);
+        let control = VolumeControl { name: name.to_owned(), orders: self.orders.clone(), size };
         Ok((ThinPort::new(port, opened, parts), control))
     }
 

@@ -62,23 +62,12 @@ impl Storage for Device {
     }
 }
 
-/// File or block device that is only read. Bytes behind its end are zeros.
-#[derive(Debug)]
-pub(crate) struct ReadOnly<'a>(pub(crate) &'a File);
+/// Storage that is only read, by this function. Writes succeed and do nothing.
+pub(crate) struct ReadOnly<R>(pub(crate) R);
 
-impl Storage for ReadOnly<'_> {
+impl<R: FnMut(u64, &mut [u8]) -> io::Result<()> + Send> Storage for ReadOnly<R> {
     fn read(&mut self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let mut read = 0;
-        while read < bytes.len() {
-            match self.0.read_at(&mut bytes[read..], at + read as u64) {
-                Ok(0) => break,
-                Ok(count) => read += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        bytes[read..].fill(0);
-        Ok(())
+        (self.0)(at, bytes)
     }
 
     fn write(&mut self, _: u64, _: &[u8]) -> io::Result<()> {
@@ -94,24 +83,17 @@ impl Storage for ReadOnly<'_> {
     }
 }
 
-/// Storage of another process that may go on with it: read, and not written.
-#[derive(Debug)]
-pub(crate) struct Lent<'a, S>(pub(crate) &'a mut S);
-
-impl<S: Storage> Storage for Lent<'_, S> {
-    fn read(&mut self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.0.read(at, bytes)
+/// Reads a file or block device. Bytes behind its end are zeros.
+pub(crate) fn read_padded(file: &File, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+    let mut read = 0;
+    while read < bytes.len() {
+        match file.read_at(&mut bytes[read..], at + read as u64) {
+            Ok(0) => break,
+            Ok(count) => read += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
-
-    fn write(&mut self, _: u64, _: &[u8]) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn reserve(&mut self, _: u64) -> io::Result<()> {
-        Ok(())
-    }
+    bytes[read..].fill(0);
+    Ok(())
 }

@@ -5,7 +5,7 @@ use crate::block::{
 };
 use crate::book::{Book, Change, MAPPING_BYTES, VOLUME_BYTES, get_volume, put_volume};
 use crate::layout::{Layout, body_blocks, per_block};
-use crate::storage::{Lent, Storage};
+use crate::storage::{ReadOnly, Storage};
 use sluice_metadata::engine::{Content, IO_MAX, Loader, Position, Reading, Rules, Source, Step, Writer};
 use std::io;
 
@@ -67,7 +67,7 @@ impl<S: Storage> Store<S> {
     /// Opens a pool that is open in another process, which writes nothing meanwhile. Nothing is written before the first
     /// [`commit`](Self::commit): if there is none, the other process may go on. From the first one on, it must not.
     pub(crate) fn open_lent(mut storage: S, size: u64) -> Result<(Self, Book), StoreError> {
-        let mut lent = Lent(&mut storage);
+        let mut lent = ReadOnly(|at, bytes: &mut [u8]| storage.read(at, bytes));
         let layout = front(&mut lent, size)?.ok_or_else(|| damaged("there is no pool"))?;
         let (book, position) = load(&mut lent, layout, size)?;
         let writer = Writer::new(layout.halves(), RULES, position.after());

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time that a device in use is waited for, and the interval of the attempts.
-const IN_USE_LIMIT: Duration = Duration::from_secs(10);
+/// Time that a starting daemon waits for a device in use, and the interval of the attempts.
+pub(super) const START_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Time that the space of a pool is waited for while it writes.
@@ -42,17 +42,8 @@ impl ThinDisk {
         if is_new {
             ThinPool::check_new(spec.size.0).map_err(refused)?;
         }
-        let config = FileConfig {
-            path: path.clone(),
-            // A file that is there keeps its size until its content is known.
-            size: is_new.then_some(spec.size.0),
-            no_space: NoSpace::Fail,
-            block_size: BLOCK_SIZE,
-            read_only: false,
-            // The pool is recognized by its superblock.
-            raw: true,
-        };
-        let device = open_free(&config, limit)?;
+        // A file that is there keeps its size until its content is known.
+        let device = open_free(&device_config(&path, is_new.then_some(spec.size)), limit)?;
         let control = device.control();
         let metadata = control.open_plain().map_err(|error| file_problem(&error))?;
         if locks::are_lent() {
@@ -138,6 +129,18 @@ impl ThinDisk {
     }
 }
 
+fn device_config(path: &Path, size: Option<Size>) -> FileConfig {
+    FileConfig {
+        path: path.to_owned(),
+        size: size.map(|size| size.0),
+        no_space: NoSpace::Fail,
+        block_size: BLOCK_SIZE,
+        read_only: false,
+        // The pool is recognized by its superblock.
+        raw: true,
+    }
+}
+
 /// Opens the device of a pool. The kernel keeps it locked while it executes I/O of a daemon that was killed, so a device
 /// in use is waited for. Blocks.
 fn open_free(config: &FileConfig, limit: Duration) -> Result<PreparedFile, ApiError> {
@@ -152,9 +155,6 @@ fn open_free(config: &FileConfig, limit: Duration) -> Result<PreparedFile, ApiEr
     }
 }
 
-/// Time that a starting daemon waits for a device in use.
-pub(super) const START_LIMIT: Duration = IN_USE_LIMIT;
-
 fn does_not_open(spec: &SharedSpec, path: &Path, error: &Error) -> ApiError {
     let words = format!("the pool `{}` on {} does not open: {error}", spec.name, path.display());
     let problem =
@@ -165,8 +165,8 @@ fn does_not_open(spec: &SharedSpec, path: &Path, error: &Error) -> ApiError {
     }
 }
 
-/// Checks what is on the file or device of a pool. Changes nothing. `in_use` if no daemon runs that may use it.
-pub(super) fn examine(spec: &SharedSpec, in_use: bool) -> Result<(), ApiError> {
+/// Checks what is on the file or device of a pool. Changes nothing. `is_free` if no daemon runs that may use it.
+pub(super) fn examine(spec: &SharedSpec, is_free: bool) -> Result<(), ApiError> {
     let path: PathBuf = spec.path.clone().unwrap_or_default();
     let refused = |error: Error| does_not_open(spec, &path, &error);
     if !path.exists() {
@@ -174,18 +174,10 @@ pub(super) fn examine(spec: &SharedSpec, in_use: bool) -> Result<(), ApiError> {
         let folder = path.parent().unwrap_or(Path::new("/"));
         return sluice_spec::paths::is_writable_folder(folder);
     }
-    let config = FileConfig {
-        path: path.clone(),
-        size: Some(spec.size.0),
-        no_space: NoSpace::Fail,
-        block_size: BLOCK_SIZE,
-        read_only: false,
-        raw: true,
-    };
-    config.probe(in_use).map_err(|error| file_problem(&error))?;
+    device_config(&path, Some(spec.size)).probe(is_free).map_err(|error| file_problem(&error))?;
     let file = File::open(&path).map_err(|error| ApiError::io("open", &path, &error))?;
     // The metadata of a pool that a daemon changes is read in parts of different ages.
-    ThinPool::examine(&file, spec.size.0, in_use).map_err(refused)
+    ThinPool::examine(&file, spec.size.0, is_free).map_err(refused)
 }
 
 pub(super) fn volume_view(volume: VolumeUse) -> VolumeView {

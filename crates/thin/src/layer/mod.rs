@@ -7,7 +7,7 @@ mod grow;
 mod parts;
 
 use crate::committer::Opened;
-use crate::layout::EXTENT;
+use crate::layout::{EXTENT, Layout};
 use crate::map::{BUSY, Map, PLACE};
 use barrier::Barrier;
 use extents::{Note, Release};
@@ -74,6 +74,12 @@ pub(crate) struct Parts {
     pub(crate) data_at: u64,
     pub(crate) size: Arc<AtomicU64>,
     pub(crate) on_full: OnFull,
+}
+
+impl Parts {
+    pub(crate) fn new(layout: &Layout, size: u64, on_full: OnFull) -> Self {
+        Self { id: layout.id, data_at: layout.data_at(), size: Arc::new(AtomicU64::new(size)), on_full }
+    }
 }
 
 /// A volume on its way to a reactor.

@@ -10,7 +10,6 @@ use sluice_command::{
 use sluice_functions::Random;
 use sluice_memory::{SharedRegion, Space};
 use sluice_nvme::{Status, SubmissionEntry};
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 /// Bytes of the host's memory for one command.
@@ -99,8 +98,7 @@ impl Volume {
         let number = port.number();
         let opened = committer.open_volume(name, size, connection);
         let opened = opened.inspect_err(|_| committer.home.side().release(number))?;
-        let size = Arc::new(AtomicU64::new(opened.size));
-        let parts = Parts { id: committer.layout().id, data_at: committer.layout().data_at(), size, on_full };
+        let parts = Parts::new(&committer.layout(), opened.size, on_full);
         let thin = ThinPort::new(port, opened, parts).build_alone().expect("memory");
         let tickets = Tickets::default();
         let mut builder = StackBuilder::default();
