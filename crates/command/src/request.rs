@@ -50,15 +50,16 @@ impl Request {
 
 /// Source of a command, and so the destination of its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromZeros)]
+#[repr(C)]
 pub struct Origin {
-    /// Submission queue identifier.
+    /// Submission queue identifier. With the next two fields it is read as one word: see [`stream`](Self::stream).
     pub sq: u16,
-    /// Command identifier.
-    pub cid: u16,
     /// Number of the namespace in the drive, counted from zero.
     pub namespace: u8,
     /// Number of the controller in the drive, counted from zero.
     pub controller: u8,
+    /// Command identifier.
+    pub cid: u16,
     /// The opcode as submitted: a Compare is still a Compare when its read returns.
     pub opcode: u8,
     /// Flag of a command that is passed to a device as the host wrote it
@@ -75,6 +76,8 @@ pub struct Origin {
     /// Flag of a command whose data is in memory that only the client reaches, and is copied through bounce
     /// buffers.
     pub carried: bool,
+    /// Flag of a command that has a [stamp](crate::Slot::stamp).
+    pub timed: bool,
     /// Generation of the queue that the command came from; a queue that was deleted and created anew has
     /// another one.
     pub epoch: u32,
@@ -92,8 +95,15 @@ impl Origin {
         awaited: false,
         ahead: false,
         carried: false,
+        timed: false,
         epoch: 0,
     };
+
+    /// Returns queue, namespace and controller as one number, which is quick to compare.
+    #[inline(always)]
+    pub fn stream(&self) -> u32 {
+        u32::from(self.sq) | u32::from(self.namespace) << 16 | u32::from(self.controller) << 24
+    }
 
     /// Value in place of a controller: the command is the subsystem's own.
     pub const SUBSYSTEM: u8 = u8::MAX;

@@ -54,6 +54,7 @@ pub use state::reservation::{
     HostId, KnownAs, REGISTRANTS_MAX, REGISTRANTS_OF_ONE_MAX, RegistrantRecord, ReservationRecord,
     ReservationType,
 };
+pub use state::sampling::TIMED_EVERY;
 pub use state::sanitize::{SanitizeRecord, SanitizeState};
 pub use state::slow::SlowCommand;
 pub use state::sync::Synced;

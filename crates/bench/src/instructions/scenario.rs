@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use sluice_controller::{FETCH_MAX, TRACE_EVERY};
+use sluice_controller::{FETCH_MAX, TIMED_EVERY, TRACE_EVERY};
 use sluice_spec::error::ApiError;
 use std::fmt;
 
@@ -196,10 +196,11 @@ impl Scenario {
 
     /// Returns the number of counted turns. There are more of short ones, to see whether they are all alike. Of writes
     /// that allocate there are 50, since credit is requested for one of 25. Of a trace there are so many that one command
-    /// is traced.
+    /// is traced, and of a measurement so many that one is timed.
     pub fn turns(&self) -> u32 {
         match self.operation {
             _ if self.trace => (TRACE_EVERY / self.batch).max(2),
+            _ if self.latency => TIMED_EVERY.div_ceil(self.batch),
             Operation::Allocate => 50_u32.div_ceil(self.batch),
             Operation::Read | Operation::Write | Operation::Flush => (16 / self.batch).max(2),
         }

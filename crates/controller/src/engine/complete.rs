@@ -8,16 +8,25 @@ use crate::model::{Controller, Subsystem};
 use crate::state::fused::FUSED;
 use crate::state::health::Health;
 use crate::state::identity::Identity;
-use crate::state::latency::{Latency, Run, is_traced};
+use crate::state::latency::{Latency, Run};
 use crate::state::queue::Service;
 use crate::state::remote_queues::cause::RecallCause;
-use sluice_command::{Command, Origin, Slab};
+use crate::state::sampling::is_traced;
+use sluice_command::{Command, Origin, Slab, Slot};
 use sluice_nvme::{CompletionEntry, Status, opcode};
 
 impl Controller {
     /// Completes finished commands, until none is left.
     #[inline]
     pub(crate) fn run_completions(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
+        match subsystem.latency() {
+            None => self.complete_finished::<false>(subsystem, now_ns),
+            Some(_) => self.complete_finished::<true>(subsystem, now_ns),
+        }
+    }
+
+    /// Completes finished commands, of which some may be `MEASURED`.
+    fn complete_finished<const MEASURED: bool>(&mut self, subsystem: &mut Subsystem, now_ns: u64) -> usize {
         let mut work = 0;
         while subsystem.has_completions() {
             subsystem.run_completions(now_ns);
@@ -31,7 +40,7 @@ impl Controller {
             let all_last =
                 finishing.iter().fold(true, |all, command| self.post_last(subsystem, command, all) & all);
             match all_last {
-                true if subsystem.latency().is_some() => self.account_timed(subsystem, &mut finishing),
+                true if MEASURED => self.account_measured(subsystem, &mut finishing),
                 true => finishing.drain(..).for_each(|command| self.account(subsystem, command)),
                 false => self.complete_each(subsystem, &mut finishing, now_ns),
             }
@@ -41,22 +50,29 @@ impl Controller {
         work
     }
 
-    /// Counts a batch of commands whose completion entries are written, and their latency.
-    #[inline(never)]
-    fn account_timed(&mut self, subsystem: &mut Subsystem, batch: &mut Vec<Command>) {
+    /// Counts a batch of commands whose completion entries are written, and how long commands with stamps took.
+    #[inline(always)]
+    fn account_measured(&mut self, subsystem: &mut Subsystem, batch: &mut Vec<Command>) {
         let Some((slab, health, identity, latency)) = subsystem.timed_accounts() else { return };
-        let (now, mut ended) = (latency.raw(), batch.drain(..));
+        if let [command] = &batch[..]
+            && let slot = slab.slot(command)
+            && !is_apart(slot)
+        {
+            latency.count(&Run::of(slot, slab.number(command)));
+            health.completed(&slot.request, slot.status);
+            if let Some(command) = batch.pop() {
+                slab.release(command);
+            }
+            return;
+        }
+        // Commands of one queue, namespace and operation that follow each other are counted together.
+        let (mut now, mut ended) = (None, batch.drain(..));
         let mut next = ended.next();
         while let Some(first) = next {
-            let mut slot = slab.slot(&first);
-            if is_traced(slot.stamp) {
-                end_trace(slab, latency, &first, now);
-                slot = slab.slot(&first);
-            }
-            if !slot.status.is_success() || slot.origin.sq == 0 {
-                self.account_apart(slab, health, identity, latency, &first, now);
-                slab.release(first);
-                next = ended.next();
+            let slot = slab.slot(&first);
+            if is_apart(slot) {
+                let now = *now.get_or_insert_with(|| latency.raw());
+                next = self.account_apart(slab, health, identity, latency, first, &mut ended, now);
                 continue;
             }
             let mut run = Run::of(slot, slab.number(&first));
@@ -64,34 +80,58 @@ impl Controller {
             next = loop {
                 let Some(command) = ended.next() else { break None };
                 let slot = slab.slot(&command);
-                if !run.has(slot) || !slot.status.is_success() {
+                if !run.has(slot) {
                     break Some(command);
                 }
-                run.counted.commands += 1;
-                run.counted.bytes = run.counted.bytes.wrapping_add(slot.request.length);
+                run.add(slot);
                 slab.release(command);
             };
             health.succeeded(run.counted.operation, run.counted.commands, run.counted.bytes);
-            latency.add(&run, now, slab);
+            latency.count(&run);
         }
     }
 
-    /// Counts a command that failed, or that is none of an I/O queue.
+    /// Counts a command that has a stamp, that failed, or that is none of an I/O queue, and those of `ended` that have the
+    /// same stamp. Returns the command behind them.
     #[cold]
     #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "parts of one subsystem")]
     fn account_apart(
         &mut self,
-        slab: &Slab,
+        slab: &mut Slab,
         health: &mut Health,
         identity: &Identity,
         latency: &Latency,
-        command: &Command,
+        first: Command,
+        ended: &mut impl Iterator<Item = Command>,
         now: u64,
-    ) {
-        if slab.slot(command).origin.sq != 0 {
-            note_failure(slab, latency, command, now);
+    ) -> Option<Command> {
+        if is_traced(slab.slot(&first)) {
+            end_trace(slab, latency, &first, now);
         }
-        self.count(slab, health, identity, command);
+        let slot = slab.slot(&first);
+        if !slot.status.is_success() || slot.origin.sq == 0 {
+            if slot.origin.sq != 0 {
+                note_failure(slab, latency, &first, now);
+            }
+            self.count(slab, health, identity, &first);
+            slab.release(first);
+            return ended.next();
+        }
+        let mut run = Run::of(slot, slab.number(&first));
+        slab.release(first);
+        let next = loop {
+            let Some(command) = ended.next() else { break None };
+            let slot = slab.slot(&command);
+            if !run.has_timed(slot) {
+                break Some(command);
+            }
+            run.add(slot);
+            slab.release(command);
+        };
+        health.succeeded(run.counted.operation, run.counted.commands, run.counted.bytes);
+        latency.add(&run, now, slab);
+        next
     }
 
     /// Counts a command outside of a batch, and its latency.
@@ -334,11 +374,17 @@ impl Controller {
     }
 }
 
+/// Returns whether a command has a stamp, failed, or is none of an I/O queue.
+#[inline(always)]
+fn is_apart(slot: &Slot) -> bool {
+    slot.origin.timed || !slot.status.is_success() || slot.origin.sq == 0
+}
+
 /// Measures one command of a host, which is counted elsewhere.
 #[cold]
 fn measure_one(slab: &mut Slab, latency: &Latency, command: &Command) {
     let (now, slot) = (latency.raw(), slab.slot(command));
-    let (origin, stamp) = (slot.origin, slot.stamp);
+    let (origin, traced) = (slot.origin, is_traced(slot));
     if origin.sq == 0 || origin.sq == Origin::INTERNAL_SQ {
         return;
     }
@@ -347,7 +393,7 @@ fn measure_one(slab: &mut Slab, latency: &Latency, command: &Command) {
     } else {
         note_failure(slab, latency, command, now);
     }
-    if is_traced(stamp) {
+    if traced {
         end_trace(slab, latency, command, now);
     }
 }

@@ -4,9 +4,11 @@ use crate::engine::intake::Intake;
 use crate::engine::{admin, fused};
 use crate::model::{Controller, Subsystem};
 use crate::state::events::Event;
-use crate::state::latency::{Latency, stamp, traced_stamp};
+use crate::state::latency::Latency;
 use crate::state::limits::BATCH_MAX;
 use crate::state::queue::{HeadError, Service};
+use crate::state::sampling::Chosen;
+use sluice_command::Origin;
 use sluice_memory::Space;
 use sluice_nvme::SubmissionEntry;
 use zerocopy::transmute;
@@ -121,7 +123,7 @@ impl Controller {
         }
     }
 
-    /// Takes `count` commands, with stamps if latency is measured.
+    /// Takes `count` commands, and stamps some if latency is measured.
     #[inline]
     fn take_timed(
         &mut self,
@@ -132,58 +134,49 @@ impl Controller {
         space: &Space,
         now_ns: u64,
     ) {
-        match subsystem.latency() {
-            None => self.take_io::<false, false>(subsystem, id, count, further, space, now_ns, None),
-            Some(_) => self.take_measured(subsystem, id, count, further, space, now_ns),
+        let chosen = match subsystem.measurement_is_due(count, now_ns) {
+            false => 0,
+            true => self.take_chosen(subsystem, id, count, space, now_ns),
         };
+        self.take_io::<false>(subsystem, id, count - chosen, further, space, now_ns, Chosen::default());
     }
 
-    /// Takes `count` commands, of which some may be traced.
+    /// Takes the commands of a batch of `count` up to the last one that is measured. Returns their number.
+    #[cold]
     #[inline(never)]
-    fn take_measured(
+    fn take_chosen(
         &mut self,
         subsystem: &mut Subsystem,
         id: u16,
         count: u32,
-        further: u32,
         space: &Space,
         now_ns: u64,
     ) -> u32 {
-        let mut left = count;
-        if subsystem.is_traced() {
-            let traced = subsystem.sample(count).min(count);
-            self.take_traced(subsystem, id, traced, space, now_ns);
-            left -= traced;
-        }
-        let at = subsystem.latency().map(Latency::now);
-        self.take_io::<false, true>(subsystem, id, left, further, space, now_ns, at);
-        count
-    }
-
-    /// Takes `count` commands that are traced.
-    #[cold]
-    #[inline(never)]
-    fn take_traced(&mut self, subsystem: &mut Subsystem, id: u16, count: u32, space: &Space, now_ns: u64) {
+        let chosen = subsystem.choose(count, now_ns);
         let Self { sqs, features, client_dma, .. } = self;
-        let Some(sq) = &mut sqs[usize::from(id)] else { return };
+        let Some(sq) = &mut sqs[usize::from(id)] else { return 0 };
         let mut intake = Intake { subsystem, space, features, client_dma, now_ns };
-        for _ in 0..count {
+        for index in 0..chosen.end() {
             let words = sq.take();
             let entry: SubmissionEntry = transmute!(words);
-            let at = intake.subsystem.latency().map_or(0, Latency::now);
-            let (slab, origin) = (intake.subsystem.slab_mut(), sq.origin(&entry));
-            let command = slab.admit_stamped(words, origin, traced_stamp(at, entry.opcode));
+            let (slab, stamp) = (intake.subsystem.slab_mut(), chosen.stamp(index, entry.opcode));
+            let origin = Origin { timed: stamp.is_some(), ..sq.origin(&entry) };
+            let command = slab.admit_stamped(words, origin, stamp.unwrap_or_default());
             let command = command.expect("room was counted");
-            if !slab.begin_trace(&command)
+            let is_traced = chosen.traces(index) && slab.begin_trace(&command);
+            if chosen.traces(index)
+                && !is_traced
                 && let Some(tracer) = intake.subsystem.latency().and_then(Latency::tracer)
             {
                 tracer.miss();
             }
             match entry.fuse() {
-                0 => intake.begin_traced(command, &entry),
+                0 if is_traced => intake.begin_traced(command, &entry),
+                0 => intake.begin(command, &entry),
                 _ => fused::collect(intake.subsystem, sq, command, &entry),
             }
         }
+        chosen.end()
     }
 
     /// Takes the commands, of `count`, before the first one that requires a recall of the remote groups.
@@ -197,17 +190,19 @@ impl Controller {
         space: &Space,
         now_ns: u64,
     ) -> u32 {
-        let at = subsystem.latency().map(Latency::now);
-        self.take_io::<true, true>(subsystem, id, count, further, space, now_ns, at)
+        let chosen = match subsystem.measurement_is_due(count, now_ns) {
+            false => Chosen::default(),
+            true => subsystem.choose(count, now_ns).untraced(),
+        };
+        self.take_io::<true>(subsystem, id, count, further, space, now_ns, chosen)
     }
 
     /// Takes `count` commands, and prefetches the `further` entries behind them. Their lines are on the way
     /// while these commands are worked on, never more at once than the cache can wait for. Returns the number
-    /// of commands taken: all of them unless the queues are split (`REMOTE`). With `TIMED` the commands get stamps of
-    /// the [time](Latency::now) `at`, or zeros.
+    /// of commands taken: all of them unless the queues are split (`REMOTE`). Only then some may be `chosen`.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "inlined; a structure of them costs instructions")]
-    fn take_io<const REMOTE: bool, const TIMED: bool>(
+    fn take_io<const REMOTE: bool>(
         &mut self,
         subsystem: &mut Subsystem,
         id: u16,
@@ -215,7 +210,7 @@ impl Controller {
         further: u32,
         space: &Space,
         now_ns: u64,
-        at: Option<u64>,
+        chosen: Chosen,
     ) -> u32 {
         let Self { sqs, cqs, features, client_dma, remote_groups, .. } = self;
         let Some(sq) = &mut sqs[usize::from(id)] else { return 0 };
@@ -224,7 +219,6 @@ impl Controller {
         {
             cq.prefetch(count, further);
         }
-        let (is_timed, at) = (at.is_some(), at.unwrap_or_default());
         let mut intake = Intake { subsystem, space, features, client_dma, now_ns };
         for taken in 0..count {
             if taken < further {
@@ -237,10 +231,9 @@ impl Controller {
                 return taken;
             }
             let (slab, origin) = (intake.subsystem.slab_mut(), sq.origin(&entry));
-            let command = match (TIMED, REMOTE && !is_timed) {
-                (false, _) => slab.admit_words(words, origin),
-                (true, true) => slab.admit_stamped(words, origin, 0),
-                (true, false) => slab.admit_stamped(words, origin, stamp(at, entry.opcode)),
+            let command = match if REMOTE { chosen.stamp(taken, entry.opcode) } else { None } {
+                None => slab.admit_words(words, origin),
+                Some(stamp) => slab.admit_stamped(words, Origin { timed: true, ..origin }, stamp),
             };
             let command = command.expect("room was counted");
             if entry.fuse() != 0 {
@@ -266,7 +259,6 @@ impl Controller {
             }
             let origin = sq.origin(&entry);
             let command = subsystem.slab_mut().admit(&entry, origin).expect("room was counted");
-            subsystem.slab_mut().slot_mut(&command).stamp = 0;
             admin::begin(self, subsystem, command, &entry, space, now_ns);
             if subsystem.has_moved_enough() {
                 self.give_back(0, count - taken - 1);

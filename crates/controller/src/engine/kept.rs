@@ -88,7 +88,6 @@ impl Controller {
         let sq = self.sqs.get_mut(usize::from(it.sq))?.as_mut()?;
         let cq = self.cqs[usize::from(sq.cq)].as_mut()?;
         let command = subsystem.slab_mut().admit(&it.entry, sq.origin(&it.entry))?;
-        subsystem.slab_mut().slot_mut(&command).stamp = 0;
         sq.in_flight += 1;
         cq.reserve(1);
         Some(command)

@@ -13,7 +13,8 @@ use crate::state::limits::{COMMANDS_MAX, CONTROLLERS_MAX, HOST_TIMEOUT, NAMESPAC
 use crate::state::mailbox::Mailboxes;
 use crate::state::polls::Polls;
 use crate::state::reservation::{HostId, KnownAs};
-use crate::state::trace::{Sample, TraceRing, Tracer};
+use crate::state::sampling::Chosen;
+use crate::state::trace::{TraceRing, Tracer};
 use quanta::Clock;
 use sluice_command::{Command, Deallocated, Limits, NodeId, Origin, Passthrough, Slab, Trace};
 use sluice_memory::SharedRegion;
@@ -164,22 +165,21 @@ impl Subsystem {
         self.latency = self.latency.take().and_then(|mut it| it.set_tracer(None).then_some(it));
     }
 
-    /// Returns whether some commands are traced.
-    #[inline]
-    pub(crate) fn is_traced(&self) -> bool {
-        self.latency.as_ref().is_some_and(|latency| latency.tracer().is_some())
+    /// Counts a batch of commands that are fetched. Returns whether some of them are [chosen](Self::choose) for a
+    /// measurement.
+    #[inline(always)]
+    pub(crate) fn measurement_is_due(&mut self, count: u32, now_ns: u64) -> bool {
+        self.latency.as_deref_mut().is_some_and(|latency| latency.is_due(count, now_ns))
     }
 
-    /// Returns the number of commands at the head of a batch that are traced.
-    pub(crate) fn sample(&mut self, count: u32) -> u32 {
-        match self.latency.as_mut().map(|latency| latency.sample(count)) {
-            None => 0,
-            Some(Sample::First(commands)) => commands,
-            Some(Sample::Over) => {
-                self.end_trace();
-                0
-            }
+    /// Returns which commands of a batch are measured.
+    pub(crate) fn choose(&mut self, count: u32, now_ns: u64) -> Chosen {
+        let chosen = self.latency.as_deref_mut().map(|latency| latency.choose(count, now_ns));
+        let chosen = chosen.unwrap_or_default();
+        if chosen.trace_is_over {
+            self.end_trace();
         }
+        chosen
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! Counters of namespaces and queues, and histograms of namespaces, of one subsystem. Its reactor writes them, and any
 //! thread reads.
 
+use crate::state::health::Counts;
 use crate::state::latency::Cells;
 use crate::state::limits::{CONTROLLERS_MAX, IO_QUEUES_MAX, NAMESPACES_MAX};
 use sluice_command::Operation;
@@ -31,36 +32,43 @@ impl CommandCounts {
     }
 }
 
-#[derive(Debug, FromZeros)]
-struct CountCells {
-    commands: AtomicU64,
-    errors: AtomicU64,
-    /// Bytes that were read, and that were written.
-    bytes: [AtomicU64; 2],
-}
+/// Cells of a queue or a namespace: commands and bytes of each operation that succeeded, and the commands that failed.
+type CountCells = [[AtomicU64; 2]; ROWS];
 
-impl CountCells {
-    fn get(&self) -> CommandCounts {
-        let [bytes_read, bytes_written] = [&self.bytes[0], &self.bytes[1]].map(|cell| cell.load(Relaxed));
-        let (commands, errors) = (self.commands.load(Relaxed), self.errors.load(Relaxed));
-        CommandCounts { commands, errors, bytes_read, bytes_written }
+const FAILED: usize = Counts::OPERATIONS;
+const ROWS: usize = FAILED + 1;
+
+/// Counters of queues or namespaces.
+#[derive(Debug)]
+struct Table(Box<[CountCells]>);
+
+impl Table {
+    /// Creates counters, which use no memory before they are used. Without memory there are none.
+    fn new(len: usize) -> Self {
+        Self(FromZeros::new_box_zeroed_with_elems(len).unwrap_or_default())
     }
 
-    /// Counts commands that succeeded.
-    #[inline]
-    fn add(&self, run: &Counted) {
-        add(&self.commands, run.commands);
-        match run.operation {
-            Operation::Read => add(&self.bytes[0], run.bytes),
-            Operation::Write => add(&self.bytes[1], run.bytes),
-            _ => {}
+    /// Adds commands and their bytes to a row of the cells with this index.
+    #[inline(always)]
+    fn add(&self, index: usize, row: usize, commands: u64, bytes: u64) {
+        // One check of bounds for both indices: this is done for each command.
+        if let Some(cells) = self.0.as_flattened().get(index * ROWS + row) {
+            add(&cells[0], commands);
+            add(&cells[1], bytes);
         }
     }
 
-    /// Counts commands that failed.
-    fn add_failed(&self, commands: u64) {
-        add(&self.commands, commands);
-        add(&self.errors, commands);
+    /// Returns the counters by their index.
+    fn iter(&self) -> impl Iterator<Item = CommandCounts> {
+        self.0.iter().map(|cells| {
+            let get = |row: usize, column: usize| cells[row][column].load(Relaxed);
+            CommandCounts {
+                commands: (0..ROWS).map(|row| get(row, 0)).sum(),
+                errors: get(FAILED, 0),
+                bytes_read: get(Operation::Read as usize, 1),
+                bytes_written: get(Operation::Write as usize, 1),
+            }
+        })
     }
 }
 
@@ -70,18 +78,14 @@ fn add(cell: &AtomicU64, n: u64) {
     cell.store(cell.load(Relaxed).wrapping_add(n), Relaxed);
 }
 
-#[derive(Debug, FromZeros)]
-struct NamespaceCells {
-    counts: CountCells,
-    histograms: [Cells; 4],
-}
-
 /// Counters of the namespaces and queues of a subsystem. Parts without commands use no memory.
 #[derive(Debug)]
 pub(crate) struct DetailCells {
     /// Namespaces, and behind them the commands of none.
-    namespaces: Box<[NamespaceCells]>,
-    queues: Box<[CountCells]>,
+    namespaces: Table,
+    /// Histograms of each of them.
+    histograms: Box<[[Cells; 4]]>,
+    queues: Table,
 }
 
 /// Counters of the queue of a controller.
@@ -110,55 +114,52 @@ pub(crate) const NO_NAMESPACE: u8 = NAMESPACES_MAX as u8;
 impl DetailCells {
     /// Creates counters. Without memory there are none.
     pub(crate) fn new() -> Self {
-        let namespaces = FromZeros::new_box_zeroed_with_elems(NAMESPACES_MAX + 1).unwrap_or_default();
-        let queues = FromZeros::new_box_zeroed_with_elems(QUEUES).unwrap_or_default();
-        Self { namespaces, queues }
+        let histograms = FromZeros::new_box_zeroed_with_elems(NAMESPACES_MAX + 1).unwrap_or_default();
+        Self { namespaces: Table::new(NAMESPACES_MAX + 1), histograms, queues: Table::new(QUEUES) }
     }
 
-    fn queue(&self, run: &Counted) -> Option<&CountCells> {
-        self.queues.get(usize::from(run.controller) * QUEUES_OF_EACH + usize::from(run.queue))
+    /// Counts commands that succeeded.
+    #[inline(always)]
+    pub(crate) fn add(&self, run: &Counted) {
+        self.add_to(run, run.operation as usize, run.bytes);
     }
 
-    /// Counts commands that succeeded, and returns the histogram of their namespace with this index.
-    #[inline]
-    pub(crate) fn add(&self, run: &Counted, histogram: usize) -> Option<&Cells> {
-        if let Some(cells) = self.queue(run) {
-            cells.add(run);
-        }
-        let cells = self.namespaces.get(usize::from(run.namespace))?;
-        cells.counts.add(run);
-        cells.histograms.get(histogram)
+    /// Counts commands that failed.
+    pub(crate) fn add_failed(&self, run: &Counted) {
+        self.add_to(run, FAILED, 0);
     }
 
-    /// Counts commands that failed, and returns the histogram of their namespace with this index.
-    pub(crate) fn add_failed(&self, run: &Counted, histogram: usize) -> Option<&Cells> {
-        if let Some(cells) = self.queue(run) {
-            cells.add_failed(run.commands);
-        }
-        let cells = self.namespaces.get(usize::from(run.namespace))?;
-        cells.counts.add_failed(run.commands);
-        cells.histograms.get(histogram)
+    #[inline(always)]
+    fn add_to(&self, run: &Counted, row: usize, bytes: u64) {
+        let queue = usize::from(run.controller) * QUEUES_OF_EACH + usize::from(run.queue);
+        self.queues.add(queue, row, run.commands, bytes);
+        self.namespaces.add(usize::from(run.namespace), row, run.commands, bytes);
+    }
+
+    /// Returns the histogram of a namespace with this index.
+    pub(crate) fn histogram(&self, namespace: u8, index: usize) -> Option<&Cells> {
+        self.histograms.get(usize::from(namespace))?.get(index)
     }
 
     /// Adds the counters of the namespaces that have had commands, by their index.
     pub(crate) fn add_namespaces(&self, sums: &mut [CommandCounts; NAMESPACES_MAX]) {
-        sums.iter_mut().zip(&self.namespaces).for_each(|(sum, cells)| sum.add(cells.counts.get()));
+        sums.iter_mut().zip(self.namespaces.iter()).for_each(|(sum, counts)| sum.add(counts));
     }
 
     /// Returns the histograms of a namespace.
     pub(crate) fn histograms(&self, index: usize) -> Option<&[Cells; 4]> {
-        self.namespaces.get(index).map(|cells| &cells.histograms)
+        self.histograms.get(index)
     }
 
     /// Returns the histograms of all commands: of each namespace, and of none.
     pub(crate) fn all_histograms(&self) -> impl Iterator<Item = &[Cells; 4]> {
-        let used = self.namespaces.iter().filter(|cells| cells.counts.commands.load(Relaxed) > 0);
-        used.map(|cells| &cells.histograms)
+        let used = self.namespaces.iter().zip(&self.histograms).filter(|(counts, _)| counts.commands > 0);
+        used.map(|(_, histograms)| histograms)
     }
 
     /// Adds the counters of the queues that have had commands.
     pub(crate) fn add_queues(&self, sums: &mut Vec<QueueCounts>) {
-        let used = self.queues.iter().enumerate().map(|(index, cells)| (index, cells.get()));
+        let used = self.queues.iter().enumerate();
         for (index, counts) in used.filter(|(_, counts)| counts.commands > 0) {
             let (controller, queue) = ((index / QUEUES_OF_EACH) as u8, (index % QUEUES_OF_EACH) as u16);
             match sums.iter_mut().find(|sum| (sum.controller, sum.queue) == (controller, queue)) {

@@ -1,11 +1,11 @@
-//! Histograms of the time from the fetch of a command to its completion entry, and the choice of traced commands.
+//! Histograms of the time from the fetch of a command to its completion entry, and the counters of commands.
 //!
-//! The clock is read once for a batch of fetched commands, and once for a batch of completed commands, after
-//! their entries are written. A command carries a stamp: the clock at its fetch, whether it is traced, and its opcode.
-//! Commands of a batch mostly have the same stamp and are counted together.
+//! Some commands are timed: see `sampling`. The clock is read again after the completion entries of their batch are
+//! written. Counters of commands and bytes are exact.
 
 use crate::state::counters::{CommandCounts, Counted, DetailCells, NO_NAMESPACE, QueueCounts};
 use crate::state::limits::NAMESPACES_MAX;
+use crate::state::sampling::{Chosen, LOW_BITS, Looks, TIMED_EVERY, stamp, unmarked, weight};
 use crate::state::slow::{SlowCommand, Slowest};
 use crate::state::trace::{Sample, Tracer};
 use quanta::Clock;
@@ -28,12 +28,6 @@ const OCTAVES: usize = 30;
 
 /// Buckets of a histogram.
 pub const LATENCY_BUCKETS: usize = OCTAVES * SUB_BUCKETS;
-
-/// Bit of a stamp: the command is traced.
-const TRACED: u64 = 1 << u8::BITS;
-
-/// Bits of a stamp below the clock.
-const LOW_BITS: u32 = u8::BITS + 1;
 
 /// Returns the bucket of a time.
 #[must_use]
@@ -214,68 +208,116 @@ pub(crate) struct Latency {
     /// Histograms; none if commands are only traced.
     cells: Option<Arc<LatencyCells>>,
     tracer: Option<Tracer>,
+    looks: Looks,
 }
 
-/// Commands that were fetched together, from one queue and for one namespace, and that end together.
+/// Commands of one queue, namespace and operation that succeeded and end together, and have the same stamp or none.
 #[derive(Debug)]
 pub(crate) struct Run {
+    /// Zero if they have none.
     stamp: u64,
     pub(crate) counted: Counted,
+    /// [Stream](Origin::stream) of all of them.
+    stream: u32,
     /// Slot of the first one.
     number: usize,
 }
 
 impl Run {
-    /// Begins a run with this command, which may be traced.
+    /// Begins a run with this command.
     #[inline(always)]
     pub(crate) fn of(slot: &Slot, number: usize) -> Self {
-        let Origin { controller, sq: queue, namespace, .. } = slot.origin;
+        let Origin { controller, sq: queue, namespace, timed, .. } = slot.origin;
         let (operation, bytes) = (slot.request.operation, slot.request.length);
         let counted = Counted { controller, queue, namespace, operation, commands: 1, bytes };
-        Self { stamp: slot.stamp & !TRACED, counted, number }
+        let stamp = if timed { unmarked(slot.stamp) } else { 0 };
+        Self { stamp, counted, stream: slot.origin.stream(), number }
     }
 
-    /// Returns whether a command belongs to this run. A traced one never does.
+    /// Returns whether a command without a stamp belongs to this run, which has none.
     #[inline(always)]
     pub(crate) fn has(&self, slot: &Slot) -> bool {
-        let Counted { queue, namespace, operation, .. } = self.counted;
-        slot.stamp == self.stamp
-            && slot.request.operation == operation
-            && slot.origin.sq == queue
-            && slot.origin.namespace == namespace
+        !slot.origin.timed && slot.status.is_success() && self.is_like(slot)
     }
 
-    fn opcode(&self) -> u8 {
-        self.stamp as u8
+    /// Returns whether a command belongs to this run, which has a stamp. A traced one never does.
+    #[inline]
+    pub(crate) fn has_timed(&self, slot: &Slot) -> bool {
+        slot.origin.timed && slot.stamp == self.stamp && slot.status.is_success() && self.is_like(slot)
     }
-}
 
-/// Returns whether a command with this stamp is traced.
-#[inline]
-pub(crate) fn is_traced(stamp: u64) -> bool {
-    stamp & TRACED != 0
+    #[inline(always)]
+    fn is_like(&self, slot: &Slot) -> bool {
+        slot.origin.stream() == self.stream && slot.request.operation == self.counted.operation
+    }
+
+    /// Adds a command.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, slot: &Slot) {
+        self.counted.commands += 1;
+        // A host can deallocate 16 TiB in a microsecond, as often as it likes, so this may wrap.
+        self.counted.bytes = self.counted.bytes.wrapping_add(slot.request.length);
+    }
+
+    fn operation(&self) -> usize {
+        TimedOperation::of(self.stamp as u8) as usize
+    }
 }
 
 impl Latency {
     pub(crate) fn new(clock: Clock, cells: Arc<LatencyCells>) -> Self {
-        Self { clock, cells: Some(cells), tracer: None }
+        Self::with(clock, Some(cells))
     }
 
     /// Creates a measurement without histograms, for a trace.
     pub(crate) fn of_trace(clock: Clock) -> Self {
-        Self { clock, cells: None, tracer: None }
+        Self::with(clock, None)
+    }
+
+    fn with(clock: Clock, cells: Option<Arc<LatencyCells>>) -> Self {
+        let mut latency = Self { clock, cells, tracer: None, looks: Looks::default() };
+        latency.set_period();
+        latency
     }
 
     /// Begins or ends a trace. Returns false if nothing is left to measure.
     pub(crate) fn set_tracer(&mut self, tracer: Option<Tracer>) -> bool {
         self.tracer = tracer;
+        self.set_period();
         self.tracer.is_some() || self.cells.is_some()
     }
 
-    /// Returns the commands of a batch that are traced.
-    #[inline]
-    pub(crate) fn sample(&mut self, count: u32) -> Sample {
-        self.tracer.as_mut().map_or(Sample::First(0), |tracer| tracer.sample(count))
+    /// Sets how many commands lie between two looks. Slow commands are found among all.
+    fn set_period(&mut self) {
+        let timed = self.cells.as_ref().map(|cells| if cells.slow_ns == u64::MAX { TIMED_EVERY } else { 1 });
+        let traced = self.tracer.as_ref().map(Tracer::every);
+        self.looks.set_period(timed.into_iter().chain(traced).min().unwrap_or(TIMED_EVERY));
+    }
+
+    /// Counts a batch of commands. Returns whether some of them are to be [chosen](Self::choose).
+    #[inline(always)]
+    pub(crate) fn is_due(&mut self, count: u32, now_ns: u64) -> bool {
+        self.looks.is_due(count, now_ns)
+    }
+
+    /// Chooses commands of the batch of `count` that was counted last.
+    pub(crate) fn choose(&mut self, count: u32, now_ns: u64) -> Chosen {
+        let (index, since) = self.looks.look(count, now_ns);
+        let sample = self.tracer.as_mut().map(|tracer| tracer.sample(since));
+        let (traced, trace_is_over) = match sample {
+            None | Some(Sample::None) => (0, false),
+            Some(Sample::One) => (1, false),
+            Some(Sample::All) => (count, false),
+            Some(Sample::Over) => (0, true),
+        };
+        let (timed, weight) = match &self.cells {
+            None => (0, 0),
+            Some(_) if self.looks.are_at_all() => (count, 1),
+            Some(_) => (1, since),
+        };
+        let skipped = if traced.max(timed) > 1 { 0 } else { index };
+        let at = stamp(self.clock.raw(), weight);
+        Chosen { skipped, traced, timed, trace_is_over, at }
     }
 
     pub(crate) fn cells(&self) -> Option<&LatencyCells> {
@@ -286,24 +328,25 @@ impl Latency {
         self.tracer.as_ref()
     }
 
-    /// Returns the clock in place of an opcode's stamp. Commands with the stamp zero are not counted.
-    #[inline]
-    pub(crate) fn now(&self) -> u64 {
-        self.clock.raw() << LOW_BITS
-    }
-
     /// Returns the clock for the end of commands.
     #[inline]
     pub(crate) fn raw(&self) -> u64 {
         self.clock.raw()
     }
 
-    /// Counts the commands of a run, which succeeded and ended at `now`.
+    /// Counts the commands of a run without a stamp, which succeeded.
     #[inline(always)]
+    pub(crate) fn count(&self, run: &Run) {
+        if let Some(cells) = &self.cells {
+            cells.detail.add(&run.counted);
+        }
+    }
+
+    /// Counts the commands of a run, which succeeded and ended at `now`.
     pub(crate) fn add(&self, run: &Run, now: u64, slab: &Slab) {
         if let Some(cells) = &self.cells {
-            let operation = TimedOperation::of(run.opcode()) as usize;
-            self.add_time(cells, cells.detail.add(&run.counted, operation), run, now, slab);
+            cells.detail.add(&run.counted);
+            self.add_time(cells, run, now, slab);
         }
     }
 
@@ -314,23 +357,23 @@ impl Latency {
             run.counted.namespace = NO_NAMESPACE;
         }
         if let Some(cells) = &self.cells {
-            let operation = TimedOperation::of(run.opcode()) as usize;
-            self.add_time(cells, cells.detail.add_failed(&run.counted, operation), &run, now, slab);
+            cells.detail.add_failed(&run.counted);
+            self.add_time(cells, &run, now, slab);
         }
     }
 
-    #[inline(always)]
-    fn add_time(&self, cells: &LatencyCells, histogram: Option<&Cells>, run: &Run, now: u64, slab: &Slab) {
-        // A command that began before the measurement has no stamp.
-        if run.stamp == 0 {
+    fn add_time(&self, cells: &LatencyCells, run: &Run, now: u64, slab: &Slab) {
+        let weight = weight(run.stamp);
+        // A command that is only traced has none, nor has one without a stamp.
+        if weight == 0 {
             return;
         }
-        let ns = self.ns(run.stamp, now);
-        if let Some(histogram) = histogram {
-            histogram.add(ns, run.counted.commands);
+        let (ns, commands) = (self.ns(run.stamp, now), run.counted.commands);
+        if let Some(histogram) = cells.detail.histogram(run.counted.namespace, run.operation()) {
+            histogram.add(ns, commands * weight);
         }
         if ns >= cells.slow_ns {
-            note_slow(cells, slab.entry_of_number(run.number), run.counted.queue, run.counted.commands, ns);
+            note_slow(cells, slab.entry_of_number(run.number), run.counted.queue, commands, ns);
         }
     }
 
@@ -348,17 +391,6 @@ impl Latency {
 fn note_slow(cells: &LatencyCells, first: &SubmissionEntry, queue: u16, commands: u64, ns: u64) {
     add(&cells.slow, commands);
     cells.slowest.note(SlowCommand { ns, ..SlowCommand::of(queue, first.cid, first) });
-}
-
-/// Returns the stamp of a command that was fetched at this [time](Latency::now).
-#[inline]
-pub(crate) fn stamp(now: u64, opcode: u8) -> u64 {
-    now | u64::from(opcode)
-}
-
-/// Returns the stamp of a traced command.
-pub(crate) fn traced_stamp(now: u64, opcode: u8) -> u64 {
-    stamp(now, opcode) | TRACED
 }
 
 #[cfg(test)]
@@ -389,11 +421,11 @@ mod tests {
         }
     }
 
-    /// Returns a run of so many commands.
-    fn run(at: u64, opcode: u8, commands: u64) -> Run {
+    /// Returns a run of so many commands, each of which counts for one.
+    fn run(latency: &Latency, opcode: u8, commands: u64) -> Run {
         let (controller, queue, namespace, operation) = (0, 1, 0, Operation::Read);
         let counted = Counted { controller, queue, namespace, operation, commands, bytes: 512 * commands };
-        Run { stamp: stamp(at, opcode), counted, number: 0 }
+        Run { stamp: stamp(latency.raw(), 1) | u64::from(opcode), counted, stream: 1, number: 0 }
     }
 
     #[test]
@@ -403,17 +435,16 @@ mod tests {
         let latency = Latency::new(clock, Arc::clone(&cells));
         let slab = Slab::new(sluice_command::Limits::new(16, 0)).expect("a slab");
         time.increment(Duration::from_micros(5));
-        let early = latency.now();
+        let early = run(&latency, opcode::READ, 2);
         time.increment(Duration::from_micros(10));
-        let late = latency.now();
+        let late = [opcode::READ, opcode::COMPARE].map(|opcode| run(&latency, opcode, 1));
         time.increment(Duration::from_micros(20));
-        for (at, opcode, commands) in
-            [(early, opcode::READ, 2), (late, opcode::READ, 1), (late, opcode::COMPARE, 1)]
-        {
-            latency.add(&run(at, opcode, commands), latency.raw(), &slab);
+        for run in [&early].into_iter().chain(&late) {
+            latency.add(run, latency.raw(), &slab);
         }
-        // Begun before the measurement.
-        latency.add(&Run { stamp: 0, ..run(0, 0, 4) }, latency.raw(), &slab);
+        // Without a stamp: their time is not known.
+        latency.count(&Run { stamp: 0, ..run(&latency, 0, 3) });
+        latency.add(&Run { stamp: 0, ..run(&latency, 0, 1) }, latency.raw(), &slab);
         let [read, write, flush, other] = &LatencyCells::sums([&*cells])[..] else {
             panic!("four operations")
         };
@@ -436,10 +467,41 @@ mod tests {
         let cells = Arc::new(LatencyCells::default());
         let latency = Latency::new(clock, Arc::clone(&cells));
         let slab = Slab::new(sluice_command::Limits::new(16, 0)).expect("a slab");
-        time.increment((1_u64 << 56) - 1000);
-        let at = latency.now();
+        time.increment((1_u64 << (u64::BITS - LOW_BITS)) - 1000);
+        let begun = run(&latency, opcode::WRITE, 1);
         time.increment(3000_u64);
-        latency.add(&run(at, opcode::WRITE, 1), latency.raw(), &slab);
+        latency.add(&begun, latency.raw(), &slab);
         assert_eq!(LatencyCells::sums([&*cells])[1].sum_ns, 3000);
+    }
+
+    #[test]
+    fn a_timed_command_counts_for_those_before_it() {
+        let (clock, time) = Clock::mock();
+        let cells = Arc::new(LatencyCells::default());
+        let mut latency = Latency::new(clock, Arc::clone(&cells));
+        let slab = Slab::new(sluice_command::Limits::new(16, 0)).expect("a slab");
+        // 127 batches of seven have seven looks: at the first command, and at each 127th behind it.
+        for _ in 0..127 {
+            if latency.is_due(7, 0) {
+                let chosen = latency.choose(7, 0);
+                assert_eq!((chosen.end(), chosen.timed), (chosen.skipped + 1, 1));
+                let stamp = chosen.stamp(chosen.skipped, opcode::READ).expect("it is chosen");
+                time.increment(1_000_u64);
+                latency.add(&Run { stamp, ..run(&latency, 0, 1) }, latency.raw(), &slab);
+            }
+        }
+        let reads = &LatencyCells::sums([&*cells])[0];
+        assert_eq!((reads.counts.iter().sum::<u64>(), reads.sum_ns), (763, 763_000));
+    }
+
+    #[test]
+    fn all_commands_are_timed_where_slow_ones_are_noted() {
+        let (clock, _) = Clock::mock();
+        let mut latency = Latency::new(clock, Arc::new(LatencyCells::new(1)));
+        for count in [1, 16, 3] {
+            assert!(latency.is_due(count, 0));
+            let chosen = latency.choose(count, 0);
+            assert_eq!((chosen.end(), chosen.stamp(count - 1, opcode::READ).map(weight)), (count, Some(1)));
+        }
     }
 }

@@ -37,6 +37,7 @@ pub(crate) mod refusal;
 pub(crate) mod registers;
 pub(crate) mod remote_queues;
 pub(crate) mod reservation;
+pub(crate) mod sampling;
 pub(crate) mod sanitize;
 pub(crate) mod self_test;
 pub(crate) mod slow;

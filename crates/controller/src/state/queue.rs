@@ -99,6 +99,7 @@ impl SubmissionQueue {
             awaited: false,
             ahead: false,
             carried: false,
+            timed: false,
             epoch,
         }
     }

@@ -228,8 +228,9 @@ pub(crate) struct Tracer {
 /// Commands of a batch that are traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sample {
-    /// The first ones, so many.
-    First(u32),
+    None,
+    One,
+    All,
     /// The trace is over.
     Over,
 }
@@ -239,25 +240,29 @@ impl Tracer {
         Self { ring, left: 0, last: 0 }
     }
 
-    /// Returns the commands of a batch of `count` that are traced.
-    #[inline]
+    /// Returns the number of commands of which one is traced.
+    pub(crate) fn every(&self) -> u32 {
+        self.ring.choice.every
+    }
+
+    /// Returns which commands of a batch are traced. `count` is the number of commands since the last call.
     pub(crate) fn sample(&mut self, count: u32) -> Sample {
         let now = self.ring.clock.raw();
         let is_quiet = self.ring.clock.delta_as_nanos(self.last, now) >= QUIET_NS;
         if self.left > count && !is_quiet {
             self.left -= count;
-            return Sample::First(0);
+            return Sample::None;
         }
-        self.sample_now(count, now)
+        self.sample_now(now)
     }
 
     #[cold]
-    fn sample_now(&mut self, count: u32, now: u64) -> Sample {
+    fn sample_now(&mut self, now: u64) -> Sample {
         if self.ring.is_over() {
             return Sample::Over;
         }
         (self.left, self.last) = (self.ring.choice.every, now);
-        Sample::First(if self.ring.choice.every <= 1 { count } else { 1 })
+        if self.ring.choice.every <= 1 { Sample::All } else { Sample::One }
     }
 
     /// Returns whether the trace goes on.
@@ -372,13 +377,13 @@ mod tests {
         let ring = Arc::new(TraceRing::new(clock, CHOICE));
         let mut tracer = Tracer::new(Arc::clone(&ring));
         let samples: Vec<_> = (0..9).map(|_| tracer.sample(8)).collect();
-        let chosen = |first| Sample::First(u32::from(first));
+        let chosen = |first| if first { Sample::One } else { Sample::None };
         let expected = [true, false, false, false, true, false, false, false, true].map(chosen);
         assert_eq!(samples, expected);
         time.increment(Duration::from_millis(1));
-        assert_eq!((tracer.sample(1), tracer.sample(1)), (Sample::First(1), Sample::First(0)));
+        assert_eq!((tracer.sample(1), tracer.sample(1)), (Sample::One, Sample::None));
         let all = Arc::new(TraceRing::new(ring.clock().clone(), TraceChoice { every: 1, ..CHOICE }));
-        assert_eq!(Tracer::new(all).sample(16), Sample::First(16));
+        assert_eq!(Tracer::new(all).sample(16), Sample::All);
     }
 
     #[test]
@@ -387,10 +392,10 @@ mod tests {
         let ring = Arc::new(TraceRing::new(clock, CHOICE));
         let mut tracer = Tracer::new(Arc::clone(&ring));
         time.increment(TRACE_LEASE_NS - 1);
-        assert_eq!(tracer.sample(1), Sample::First(1));
+        assert_eq!(tracer.sample(1), Sample::One);
         ring.renew();
         time.increment(TRACE_LEASE_NS - 1);
-        assert_eq!(tracer.sample(1), Sample::First(1));
+        assert_eq!(tracer.sample(1), Sample::One);
         time.increment(QUIET_NS);
         assert!(ring.is_over());
         assert_eq!(tracer.sample(1), Sample::Over);

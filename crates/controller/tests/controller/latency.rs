@@ -31,17 +31,19 @@ fn a_command_takes_the_time_from_its_fetch_to_its_completion() {
     let buffer = host.allocate(4096);
     host.submit(1, io_entry(io::READ, 0, 1, buffer));
     host.run();
-    time.increment(2 * MS);
-    host.submit(1, io_entry(io::READ, 0, 1, buffer));
-    host.submit(1, flush());
-    host.run();
+    for (entry, ns) in [(io_entry(io::READ, 0, 1, buffer), 2 * MS), (flush(), MS)] {
+        time.increment(ns);
+        host.now_ns += ns;
+        host.submit(1, entry);
+        host.run();
+    }
     time.increment(3 * MS);
     host.answer(1, &model, 3);
     host.run();
     assert_eq!(host.reap_all(1).len(), 3);
     let sums = LatencyCells::sums([&*cells]);
-    assert_eq!((sums[0].counts[bucket_of(5 * MS)], sums[0].counts[bucket_of(3 * MS)]), (1, 1));
-    assert_eq!((sums[0].sum_ns, sums[2].sum_ns), (8 * MS, 3 * MS));
+    assert_eq!((sums[0].counts[bucket_of(6 * MS)], sums[0].counts[bucket_of(4 * MS)]), (1, 1));
+    assert_eq!((sums[0].sum_ns, sums[2].sum_ns), (10 * MS, 3 * MS));
     assert_eq!(counted(&cells), [2, 0, 1, 0]);
 }
 
@@ -55,31 +57,61 @@ fn every_io_command_counts_once_and_no_other_does() {
     let buffer = host.allocate(4096);
     assert_eq!(host.io(io_entry(io::WRITE, 0, 1, buffer)), Status::SUCCESS, "before the measurement");
     host.controller.subsystem.measure_latency(clock, Arc::clone(&cells));
-    assert_eq!(host.io(io_entry(io::WRITE, 0, 1, buffer)), Status::SUCCESS);
-    assert_eq!(host.io(io_entry(io::COMPARE, 0, 1, buffer)), Status::SUCCESS);
-    assert_eq!(host.io(io_entry(io::VERIFY, 0, 1, 0)), Status::SUCCESS);
-    assert!(!host.io(io_entry(io::READ, 64, 1, buffer)).is_success(), "behind the end");
-    assert!(!host.io(io_entry(0x7f, 0, 1, buffer)).is_success(), "no such command");
-    assert_eq!(host.io(flush()), Status::SUCCESS);
+    // After a millisecond each command is timed.
+    let io = |host: &mut Host, entry| {
+        host.now_ns += MS;
+        host.io(entry)
+    };
+    assert_eq!(io(&mut host, io_entry(io::WRITE, 0, 1, buffer)), Status::SUCCESS);
+    assert_eq!(io(&mut host, io_entry(io::COMPARE, 0, 1, buffer)), Status::SUCCESS);
+    assert_eq!(io(&mut host, io_entry(io::VERIFY, 0, 1, 0)), Status::SUCCESS);
+    assert!(!io(&mut host, io_entry(io::READ, 64, 1, buffer)).is_success(), "behind the end");
+    assert!(!io(&mut host, io_entry(0x7f, 0, 1, buffer)).is_success(), "no such command");
+    assert_eq!(io(&mut host, flush()), Status::SUCCESS);
     assert!(host.admin_read(get_log(LogId::SMART_HEALTH, 512), 512).is_ok());
     assert_eq!(counted(&cells), [1, 1, 1, 3]);
-    for _ in 0..20 {
-        for _ in 0..40 {
-            host.submit(1, io_entry(io::READ, 0, 1, buffer));
+    // The drive counts a command for a namespace that does not exist, and no namespace does.
+    let nowhere = SubmissionEntry { nsid: 9, ..io_entry(io::READ, 0, 1, buffer) };
+    assert!(!io(&mut host, nowhere).is_success());
+    assert_eq!(counted(&cells), [2, 1, 1, 3]);
+    let namespaces = LatencyCells::namespaces([&*cells]);
+    let [(1, counts, times)] = &namespaces[..] else { panic!("{namespaces:?}") };
+    assert_eq!((counts.commands, counts.errors), (6, 2));
+    assert_eq!(times.iter().map(|time| time.counts.iter().sum::<u64>()).sum::<u64>(), 6);
+    assert_eq!(LatencyCells::queues([&*cells])[0].counts.commands, 7);
+}
+
+#[test]
+fn a_timed_command_counts_for_many_and_counters_are_exact() {
+    let model = Model::new(64);
+    let mut host = Host::with_io(&model);
+    let (clock, time) = LatencyClock::mock();
+    let cells = Arc::new(LatencyCells::default());
+    host.controller.subsystem.measure_latency(clock, Arc::clone(&cells));
+    let buffer = host.allocate(4096);
+    for round in 0..20 {
+        // Slots that had a stamp are used again: its time would be a long one.
+        time.increment(MS);
+        for index in 0..40 {
+            let opcode = if index % 8 == round % 8 { io::WRITE } else { io::READ };
+            host.submit(1, io_entry(opcode, 0, 1, buffer));
         }
         host.run();
         assert_eq!(host.reap_all(1).len(), 40);
     }
-    assert_eq!(counted(&cells), [801, 1, 1, 3]);
-    // The drive counts a command for a namespace that does not exist, and no namespace does.
-    let nowhere = SubmissionEntry { nsid: 9, ..io_entry(io::READ, 0, 1, buffer) };
-    assert!(!host.io(nowhere).is_success());
-    assert_eq!(counted(&cells), [802, 1, 1, 3]);
+    let sums = LatencyCells::sums([&*cells]);
+    assert_eq!(sums.iter().map(|sum| sum.sum_ns).sum::<u64>(), 0, "no command took any time");
+    let timed = |cells| counted(cells).iter().sum::<u64>();
+    assert!((800 - 126..=800).contains(&timed(&cells)), "{}", timed(&cells));
+    host.now_ns += MS;
+    assert_eq!(host.io(flush()), Status::SUCCESS);
+    assert_eq!(timed(&cells), 801, "the next one counts for all before it");
     let namespaces = LatencyCells::namespaces([&*cells]);
-    let [(1, counts, times)] = &namespaces[..] else { panic!("{namespaces:?}") };
-    assert_eq!((counts.commands, counts.errors), (806, 2));
-    assert_eq!(times.iter().map(|time| time.counts.iter().sum::<u64>()).sum::<u64>(), 806);
-    assert_eq!(LatencyCells::queues([&*cells])[0].counts.commands, 807);
+    let queues = LatencyCells::queues([&*cells]);
+    for counts in [namespaces[0].1, queues[0].counts] {
+        assert_eq!((counts.commands, counts.errors), (801, 0));
+        assert_eq!((counts.bytes_read, counts.bytes_written), (700 * 512, 100 * 512));
+    }
 }
 
 #[test]

@@ -170,7 +170,7 @@ fn commands_of_each_namespace_queue_and_layer_are_counted() {
     daemon.declare(
         "",
         &format!(
-            "[metrics]\nlatency = true\nlayers = true\n[[drive]]\nname = \"d\"\n[[drive.namespace]]\n{memory}\
+            "[metrics]\nlatency = true\nlayers = true\nslow_ms = 60000\n[[drive]]\nname = \"d\"\n[[drive.namespace]]\n{memory}\
              functions = [ {{ kind = \"pass\" }} ]\n[[drive.namespace]]\n{memory}"
         ),
     );

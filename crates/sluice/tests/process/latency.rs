@@ -50,7 +50,8 @@ fn exchange(to: SocketAddr, request: &str) -> String {
 
 #[test]
 fn commands_of_a_drive_are_in_its_histograms() {
-    let daemon = daemon("latency = true");
+    // With `slow_ms` each command is timed.
+    let daemon = daemon("latency = true\nslow_ms = 60000");
     let mut host = daemon.host("d");
     let mut disk = namespace(&mut host, 1);
     (0..7).for_each(|_| disk.write(0, &[7; 4096]).expect("it is in range"));
