@@ -3,13 +3,13 @@
 //! Some commands are timed: see `sampling`. The clock is read again after the completion entries of their batch are
 //! written. Counters of commands and bytes are exact.
 
-use crate::state::counters::{CommandCounts, Counted, DetailCells, NO_NAMESPACE, QueueCounts};
+use crate::state::counters::{CommandCounts, DetailCells, QueueCounts, without_namespace};
 use crate::state::limits::NAMESPACES_MAX;
 use crate::state::sampling::{Chosen, LOW_BITS, Looks, TIMED_EVERY, stamp, unmarked, weight};
 use crate::state::slow::{SlowCommand, Slowest};
 use crate::state::trace::{Sample, Tracer};
 use quanta::Clock;
-use sluice_command::{LayerCounters, Origin, Slab, Slot};
+use sluice_command::{LayerCounters, Operation, Slab, Slot};
 use sluice_nvme::SubmissionEntry;
 use sluice_nvme::opcode::io as opcode;
 use std::sync::Arc;
@@ -212,26 +212,30 @@ pub(crate) struct Latency {
 }
 
 /// Commands of one queue, namespace and operation that succeeded and end together, and have the same stamp or none.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
-    /// Zero if they have none.
-    stamp: u64,
-    pub(crate) counted: Counted,
-    /// [Stream](Origin::stream) of all of them.
+    /// [Stream](sluice_command::Origin::stream) of all of them.
     stream: u32,
-    /// Slot of the first one.
+    pub(crate) operation: Operation,
+    pub(crate) commands: u64,
+    pub(crate) bytes: u64,
+    /// Stamp, and slot of the first one; zero without a stamp.
+    stamp: u64,
     number: usize,
 }
 
 impl Run {
-    /// Begins a run with this command.
+    /// Begins a run of commands without a stamp.
     #[inline(always)]
-    pub(crate) fn of(slot: &Slot, number: usize) -> Self {
-        let Origin { controller, sq: queue, namespace, timed, .. } = slot.origin;
+    pub(crate) fn of(slot: &Slot) -> Self {
         let (operation, bytes) = (slot.request.operation, slot.request.length);
-        let counted = Counted { controller, queue, namespace, operation, commands: 1, bytes };
-        let stamp = if timed { unmarked(slot.stamp) } else { 0 };
-        Self { stamp, counted, stream: slot.origin.stream(), number }
+        Self { stream: slot.origin.stream(), operation, commands: 1, bytes, stamp: 0, number: 0 }
+    }
+
+    /// Begins a run of commands that may have a stamp.
+    pub(crate) fn timed(slot: &Slot, number: usize) -> Self {
+        let stamp = if slot.origin.timed { unmarked(slot.stamp) } else { 0 };
+        Self { stamp, number, ..Self::of(slot) }
     }
 
     /// Returns whether a command without a stamp belongs to this run, which has none.
@@ -248,18 +252,18 @@ impl Run {
 
     #[inline(always)]
     fn is_like(&self, slot: &Slot) -> bool {
-        slot.origin.stream() == self.stream && slot.request.operation == self.counted.operation
+        slot.origin.stream() == self.stream && slot.request.operation == self.operation
     }
 
     /// Adds a command.
     #[inline(always)]
     pub(crate) fn add(&mut self, slot: &Slot) {
-        self.counted.commands += 1;
+        self.commands += 1;
         // A host can deallocate 16 TiB in a microsecond, as often as it likes, so this may wrap.
-        self.counted.bytes = self.counted.bytes.wrapping_add(slot.request.length);
+        self.bytes = self.bytes.wrapping_add(slot.request.length);
     }
 
-    fn operation(&self) -> usize {
+    fn histogram(&self) -> usize {
         TimedOperation::of(self.stamp as u8) as usize
     }
 }
@@ -338,14 +342,14 @@ impl Latency {
     #[inline(always)]
     pub(crate) fn count(&self, run: &Run) {
         if let Some(cells) = &self.cells {
-            cells.detail.add(&run.counted);
+            cells.detail.add(run.stream, run.operation, run.commands, run.bytes);
         }
     }
 
     /// Counts the commands of a run, which succeeded and ended at `now`.
     pub(crate) fn add(&self, run: &Run, now: u64, slab: &Slab) {
         if let Some(cells) = &self.cells {
-            cells.detail.add(&run.counted);
+            cells.detail.add(run.stream, run.operation, run.commands, run.bytes);
             self.add_time(cells, run, now, slab);
         }
     }
@@ -354,10 +358,10 @@ impl Latency {
     #[cold]
     pub(crate) fn add_failed(&self, mut run: Run, known: bool, now: u64, slab: &Slab) {
         if !known {
-            run.counted.namespace = NO_NAMESPACE;
+            run.stream = without_namespace(run.stream);
         }
         if let Some(cells) = &self.cells {
-            cells.detail.add_failed(&run.counted);
+            cells.detail.add_failed(run.stream, run.commands);
             self.add_time(cells, &run, now, slab);
         }
     }
@@ -368,12 +372,12 @@ impl Latency {
         if weight == 0 {
             return;
         }
-        let (ns, commands) = (self.ns(run.stamp, now), run.counted.commands);
-        if let Some(histogram) = cells.detail.histogram(run.counted.namespace, run.operation()) {
-            histogram.add(ns, commands * weight);
+        let ns = self.ns(run.stamp, now);
+        if let Some(histogram) = cells.detail.histogram(run.stream, run.histogram()) {
+            histogram.add(ns, run.commands * weight);
         }
         if ns >= cells.slow_ns {
-            note_slow(cells, slab.entry_of_number(run.number), run.counted.queue, commands, ns);
+            note_slow(cells, slab.entry_of_number(run.number), run.stream as u16, run.commands, ns);
         }
     }
 
@@ -396,7 +400,6 @@ fn note_slow(cells: &LatencyCells, first: &SubmissionEntry, queue: u16, commands
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_command::Operation;
     use std::time::Duration;
 
     #[test]
@@ -423,9 +426,8 @@ mod tests {
 
     /// Returns a run of so many commands, each of which counts for one.
     fn run(latency: &Latency, opcode: u8, commands: u64) -> Run {
-        let (controller, queue, namespace, operation) = (0, 1, 0, Operation::Read);
-        let counted = Counted { controller, queue, namespace, operation, commands, bytes: 512 * commands };
-        Run { stamp: stamp(latency.raw(), 1) | u64::from(opcode), counted, stream: 1, number: 0 }
+        let stamp = stamp(latency.raw(), 1) | u64::from(opcode);
+        Run { stream: 1, operation: Operation::Read, commands, bytes: 512 * commands, stamp, number: 0 }
     }
 
     #[test]
