@@ -42,7 +42,7 @@ pub use clock::now_ns;
 pub use config::{IdlePolicy, ReactorConfig};
 pub use counters::{Counters, Progress};
 pub use handle::{CALL_LIMIT, ReactorGone, ReactorHandle};
-pub use io::{CommandFile, FileSlot, INTERRUPTED, Io, MAX_SEGMENTS, WriteFlags, try_nvme};
+pub use io::{CommandFile, FileSlot, INTERRUPTED, Io, MAX_SEGMENTS, Results, WriteFlags, try_nvme};
 pub use local::Local;
 pub use mailbox::MailboxFull;
 pub use moving::{Immovable, TaskHandle};

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use io_uring::squeue::Entry;
@@ -14,7 +15,7 @@ use super::MAX_SEGMENTS;
 use super::arena::Arena;
 use super::commands::Commands;
 use super::eager::Eager;
-use super::files::{self, FileSlot, FileTable, Kept, Registration, watch_entry};
+use super::files::{self, FileSlot, FileTable, Kept, Registration, Results, watch_entry};
 use super::operations::{CANCEL, COMMANDS, Cancelled, NOTIFIER, Operation, OperationKind, Operations};
 use super::ring::{RawCompletion, Ring};
 use super::setup::Completing;
@@ -149,6 +150,11 @@ impl Core {
         self.files.keep(index, memory);
     }
 
+    pub(super) fn report(&mut self, file: &FileSlot, to: Arc<dyn Results>) {
+        let index = self.here(&file.0);
+        self.files.report(index, to);
+    }
+
     pub(super) fn retire(&mut self, index: u32) {
         self.hand_matching_to_ring(|operation| operation.kind == OperationKind::Receive(index));
         if self.files.retire(&self.ring, index) {
@@ -261,6 +267,7 @@ impl Core {
             // the earlier poll would wake it again and again.
             OperationKind::Poll(_) => operation.cancelled == Cancelled::ByTask && !more,
             OperationKind::File(index) | OperationKind::Receive(index) | OperationKind::Send(index) => {
+                self.files.reported(index, result);
                 self.files.end(&self.ring, index);
                 false
             }

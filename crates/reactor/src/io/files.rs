@@ -1,11 +1,11 @@
 //! Table of registered files, and the signals in flight to eventfds among them.
 
 use std::any::Any;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
+use std::{fmt, io};
 
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{opcode, types};
@@ -19,6 +19,23 @@ use crate::task::TaskId;
 
 /// Memory that operations may name.
 pub(super) type Kept = Arc<dyn Any + Send + Sync>;
+
+/// Receiver of the results of a file's operations, beside the task. It receives them also after the owner has dropped
+/// the file.
+pub trait Results: Send + Sync {
+    /// Takes a result before the task does. Called on the reactor.
+    fn ended(&self, result: i32);
+}
+
+/// The receiver of a file's results.
+#[derive(Clone)]
+struct Receiver(Arc<dyn Results>);
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Receiver")
+    }
+}
 
 /// A file, and the place of its registration.
 #[derive(Debug)]
@@ -144,6 +161,7 @@ struct FileState {
     record: Record,
     /// Memory that operations on the file may still name.
     kept: Option<Kept>,
+    results: Option<Receiver>,
     /// Owner of the file, and the registration that the owner holds.
     owned: Option<(TaskId, Weak<Registration>)>,
 }
@@ -155,6 +173,7 @@ pub(super) struct MovedFile {
     /// Index on the previous reactor.
     pub(super) index: u32,
     kept: Option<Kept>,
+    results: Option<Receiver>,
 }
 
 impl MovedFile {
@@ -235,7 +254,8 @@ impl FileTable {
     pub(super) fn pack(&self, task: TaskId) -> Vec<MovedFile> {
         let pack = |(index, state): (u32, &FileState)| {
             let (_, file) = state.owned.as_ref().filter(|(owner, _)| *owner == task && !state.retired)?;
-            Some(MovedFile { file: file.upgrade()?, index, kept: state.kept.clone() })
+            let (kept, results) = (state.kept.clone(), state.results.clone());
+            Some(MovedFile { file: file.upgrade()?, index, kept, results })
         };
         (0..).zip(&self.uses).filter_map(pack).collect()
     }
@@ -264,12 +284,14 @@ impl FileTable {
                 return Err(done.err().unwrap_or(io::Error::from_raw_os_error(libc::ENOMEM)));
             }
         }
-        let arrived = coming.into_iter().zip(indices).map(|(MovedFile { file, kept, .. }, index)| {
-            let state = self.of(index);
-            (state.kept, state.owned) = (kept.clone(), Some((owner, Arc::downgrade(file))));
-            state.blocks = is_blocking(&file.file);
-            (Arc::clone(file), index)
-        });
+        let arrived =
+            coming.into_iter().zip(indices).map(|(MovedFile { file, kept, results, .. }, index)| {
+                let state = self.of(index);
+                state.results.clone_from(results);
+                (state.kept, state.owned) = (kept.clone(), Some((owner, Arc::downgrade(file))));
+                state.blocks = is_blocking(&file.file);
+                (Arc::clone(file), index)
+            });
         Ok(RegisteredFiles(arrived.collect()))
     }
 
@@ -351,6 +373,19 @@ impl FileTable {
 
     pub(super) fn keep(&mut self, index: u32, memory: Kept) {
         self.of(index).kept = Some(memory);
+    }
+
+    pub(super) fn report(&mut self, index: u32, to: Arc<dyn Results>) {
+        self.of(index).results = Some(Receiver(to));
+    }
+
+    /// Passes the result of an operation to the receiver of the file's results.
+    #[inline]
+    pub(super) fn reported(&self, index: u32, result: i32) {
+        let state = self.uses.get(index as usize);
+        if let Some(Receiver(results)) = state.and_then(|state| state.results.as_ref()) {
+            results.ended(result);
+        }
     }
 
     pub(super) fn is_retired(&mut self, index: u32) -> bool {

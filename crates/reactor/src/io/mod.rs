@@ -30,7 +30,7 @@ use crate::config::ReactorConfig;
 use crate::counters::CounterCells;
 use crate::task::TaskId;
 pub use commands::{CommandFile, try_nvme};
-pub use files::FileSlot;
+pub use files::{FileSlot, Results};
 pub(crate) use moving::TaskIoState;
 use operations::{Cancelled, Operation, OperationKind};
 
@@ -99,6 +99,12 @@ impl Io {
     /// Keeps `memory` until the file's operations are done, even when its owner is dropped before.
     pub fn keep(&self, file: &FileSlot, memory: Arc<dyn Any + Send + Sync>) {
         Core::of_thread(|core| core.keep(file, memory));
+    }
+
+    /// Passes the result of each operation on the file to `to` as well, also when its owner is dropped before. `to` is
+    /// dropped when no operation can end any more.
+    pub fn report(&self, file: &FileSlot, to: Arc<dyn Results>) {
+        Core::of_thread(|core| core.report(file, to));
     }
 
     /// Waits for `events` on `fd`, again and again until [`cancel`](Io::cancel)led: a multishot poll.

@@ -7,8 +7,8 @@ use super::open::{
     DeviceProperties, FileConfig, Kind, Lock, NoSpace, PreparedFile, direct_alignment, end_of, grow,
     open_again,
 };
+use super::shared_sync::Shared;
 use super::shorten::shorten;
-use super::sync::Shared;
 use sluice_command::Storage;
 use std::fs::File as OsFile;
 use std::sync::atomic::{
@@ -16,8 +16,8 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed},
 };
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 /// Timeout for writes behind the new end of a file that shrinks.
 const WRITES_END: Duration = Duration::from_secs(5);
@@ -116,6 +116,15 @@ impl FileControl {
     /// Returns a message that names the file, if it was replaced since.
     pub fn open_plain(&self) -> Result<OsFile, FileError> {
         open_again(&self.config, &self.file).map_err(|error| error.at(&self.config.path))
+    }
+
+    /// Makes finished writes durable, through a descriptor of [`open_plain`](Self::open_plain). One flush of the file is
+    /// with the kernel at a time, also of its targets. After one that failed no Flush succeeds any more. Blocks.
+    ///
+    /// # Errors
+    /// Finished writes may be lost, of this descriptor or of a target.
+    pub fn flush_plain(&self, file: &OsFile) -> io::Result<()> {
+        self.syncs.flush(|| file.sync_data())
     }
 
     fn try_open_clone(&self) -> Result<PreparedFile, FileErrorKind> {

@@ -312,6 +312,7 @@ impl File {
         let again = Outcome::of(result, Operation::Flush) == Outcome::Again;
         if again && self.sync_repeats < REPEATS_MAX {
             self.sync_repeats += 1;
+            self.syncs.repeat();
             return self.fdatasync();
         }
         self.synced(result, lane);

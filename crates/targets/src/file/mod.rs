@@ -21,6 +21,7 @@ mod lease;
 mod open;
 mod outcome;
 mod probe;
+mod shared_sync;
 mod shorten;
 mod staging;
 mod storage;
@@ -147,6 +148,7 @@ impl PreparedFile {
             properties: self.properties,
             reach: self.reach,
         };
+        io.report(&opened.sync, syncs.results());
         Ok(File {
             opened,
             io: io.clone(),

@@ -1,59 +1,13 @@
 //! Flushes: one fdatasync of a file at a time, for all commands that wait.
 
+use super::shared_sync::{Doubt, LOOK_MAX_NS, LOOK_NS, Run, Shared};
 use sluice_command::Ticket;
-use std::collections::BTreeSet;
-use std::sync::atomic::{
-    AtomicBool, AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
-};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// First delay before a target checks again whether another target's fdatasync of the same file has ended,
-/// ns.
-const LOOK_NS: u64 = 50_000;
-
-/// Maximum of that delay, which doubles with each check, ns.
-const LOOK_MAX_NS: u64 = 5_000_000;
+use sluice_reactor::Results;
+use std::sync::Arc;
 
 /// Time for which a target gives way to another that waits after its own fdatasync, ns. It is longer than
 /// that one's delay between two checks.
 const WAY_NS: u64 = 2 * LOOK_MAX_NS;
-
-/// State of the fdatasyncs of a file, shared by all its targets.
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    /// Whether an fdatasync runs.
-    runs: AtomicBool,
-    /// Whether another target has found one running, and waits.
-    wanted: AtomicBool,
-    /// Whether the kernel has lost finished writes, so that no Flush succeeds any more.
-    lost: AtomicBool,
-    /// Number of doubts raised so far; `count`: number of open ones. Both change only while `open` is locked.
-    raised: AtomicU64,
-    count: AtomicUsize,
-    /// Open doubts, locked only after a failure.
-    open: Mutex<BTreeSet<Doubt>>,
-}
-
-impl Shared {
-    fn open(&self) -> MutexGuard<'_, BTreeSet<Doubt>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn has_lost(&self) -> bool {
-        self.lost.load(Acquire)
-    }
-
-    /// Returns whether a doubt is open that was raised before this one.
-    fn is_in_doubt(&self, before: Doubt) -> bool {
-        self.count.load(Acquire) > 0 && self.open().first().is_some_and(|first| *first < before)
-    }
-}
-
-/// Number of a write that failed with FUA, while it is open whether its flush failed, and with it data of
-/// other writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Doubt(u64);
 
 /// The commands that wait for each fdatasync.
 ///
@@ -77,6 +31,7 @@ pub(super) struct Syncs {
     doubts: Vec<Doubt>,
     /// Delay before the next check.
     look_ns: u64,
+    run: Arc<Run>,
     shared: Arc<Shared>,
 }
 
@@ -91,8 +46,14 @@ impl Syncs {
             gives_way_ns: 0,
             doubts: Vec::new(),
             look_ns: LOOK_NS,
+            run: Arc::new(Run::new(Arc::clone(&shared))),
             shared,
         }
+    }
+
+    /// Returns the receiver of the results of all fdatasyncs of this target.
+    pub(super) fn results(&self) -> Arc<dyn Results> {
+        Arc::clone(&self.run) as Arc<dyn Results>
     }
 
     /// Adds a command to the next fdatasync.
@@ -125,24 +86,27 @@ impl Syncs {
         if !self.is_due() || !self.ended.is_empty() {
             return false;
         }
-        if now_ns < self.gives_way_ns && self.shared.wanted.load(Acquire) {
+        if now_ns < self.gives_way_ns && self.shared.is_wanted() {
             return false;
         }
-        // The target of an earlier fdatasync has stored its result before it cleared `runs`.
-        if self.shared.runs.swap(true, Acquire) {
-            self.shared.wanted.store(true, Release);
+        if !self.shared.take_turn() {
             return false;
         }
-        self.shared.wanted.store(false, Release);
-        if self.shared.lost.load(Acquire) {
-            self.shared.runs.store(false, Release);
+        if self.shared.has_lost() {
+            self.shared.end_turn();
             answered.append(&mut self.waiting);
             return false;
         }
         std::mem::swap(&mut self.running, &mut self.waiting);
         self.look_ns = LOOK_NS;
         self.runs = true;
+        self.run.begin();
         true
+    }
+
+    /// Begins the running fdatasync once more, after the kernel did nothing.
+    pub(super) fn repeat(&mut self) {
+        self.run.begin();
     }
 
     /// Returns the time of the next check, after an fdatasync could not begin.
@@ -156,15 +120,15 @@ impl Syncs {
     /// `conclude`.
     pub(super) fn done(&mut self, succeeded: bool, now_ns: u64, answered: &mut Vec<Ticket>) -> bool {
         if !succeeded {
-            self.lose();
+            self.shared.lose();
         }
         self.runs = false;
         self.ended.append(&mut self.running);
         // Later doubts belong to writes that are answered later, and are not waited for: there may always be
         // one.
-        self.ended_before = Doubt(self.shared.raised.load(Acquire));
+        self.ended_before = self.shared.next_doubt();
         self.gives_way_ns = now_ns.saturating_add(WAY_NS);
-        self.shared.runs.store(false, Release);
+        self.shared.end_turn();
         self.conclude(answered)
     }
 
@@ -173,7 +137,7 @@ impl Syncs {
     pub(super) fn conclude(&mut self, answered: &mut Vec<Ticket>) -> bool {
         let in_doubt = !self.ended.is_empty() && self.shared.is_in_doubt(self.ended_before);
         // A doubt is settled after its result was stored.
-        let durable = !self.shared.lost.load(Acquire);
+        let durable = !self.shared.has_lost();
         if !(durable && in_doubt) {
             answered.append(&mut self.ended);
         }
@@ -183,13 +147,7 @@ impl Syncs {
     /// Raises a doubt: a write failed, or its flush did. No fdatasync that has not ended succeeds before the
     /// doubt is settled.
     pub(super) fn doubt(&mut self) -> Doubt {
-        let mut open = self.shared.open();
-        let number = self.shared.raised.load(Relaxed);
-        let doubt = Doubt(number);
-        open.insert(doubt);
-        self.shared.count.store(open.len(), Release);
-        // A reader of this number finds the doubt open.
-        self.shared.raised.store(number + 1, Release);
+        let doubt = self.shared.raise();
         self.doubts.push(doubt);
         doubt
     }
@@ -197,27 +155,21 @@ impl Syncs {
     /// Settles a doubt. If the flush failed, finished writes are lost.
     pub(super) fn settle(&mut self, doubt: Doubt, was_flush: bool) {
         if was_flush {
-            self.lose();
+            self.shared.lose();
         }
         self.doubts.retain(|it| *it != doubt);
-        let mut open = self.shared.open();
-        open.remove(&doubt);
-        self.shared.count.store(open.len(), Release);
-    }
-
-    fn lose(&self) {
-        self.shared.lost.store(true, Release);
+        self.shared.settle(doubt);
     }
 }
 
 impl Drop for Syncs {
     fn drop(&mut self) {
-        // The results of open doubts and of a running fdatasync will never arrive, so they count as failures.
+        // The results of open doubts will never arrive, so they count as failures.
         for doubt in std::mem::take(&mut self.doubts) {
             self.settle(doubt, true);
         }
         if self.runs {
-            self.done(false, 0, &mut Vec::new());
+            self.run.abandon();
         }
     }
 }
@@ -462,6 +414,23 @@ mod tests {
         drop(one);
         other.join(Ticket(2));
         assert_eq!(begin(&mut other), (false, vec![Ticket(2)]));
+    }
+
+    /// Checks a target that goes while the kernel has its fdatasync, which ends later.
+    #[test]
+    fn the_result_of_one_counts_after_its_target_has_gone() {
+        for succeeds in [true, false] {
+            let [mut one, mut other] = two();
+            one.join(Ticket(1));
+            begin(&mut one);
+            let results = one.results();
+            drop(one);
+            other.join(Ticket(2));
+            assert_eq!(begin(&mut other), (false, vec![]), "it runs");
+            results.ended(if succeeds { 0 } else { -5 });
+            let lost = if succeeds { vec![] } else { vec![Ticket(2)] };
+            assert_eq!(begin(&mut other), (succeeds, lost));
+        }
     }
 
     #[test]

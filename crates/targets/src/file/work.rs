@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
 use sluice_command::Ticket;
 use sluice_nvme::Status;
 
+use super::shared_sync::Doubt;
 use super::staging::Buffer;
-use super::sync::Doubt;
 
 /// Current or next operation of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

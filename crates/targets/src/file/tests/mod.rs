@@ -1,6 +1,7 @@
 //! The file target on real files and a real ring.
 
 mod chunks;
+mod closing;
 mod device;
 mod errors;
 mod lease;

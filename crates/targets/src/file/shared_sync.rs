@@ -1,0 +1,255 @@
+//! State of the fdatasyncs of a file, shared by all its targets and by threads that flush the file themselves.
+
+use sluice_reactor::Results;
+use std::collections::BTreeSet;
+use std::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{io, thread};
+
+/// First delay before the next check whether another fdatasync of the same file has ended, ns.
+pub(super) const LOOK_NS: u64 = 50_000;
+
+/// Maximum of that delay, which doubles with each check, ns.
+pub(super) const LOOK_MAX_NS: u64 = 5_000_000;
+
+/// State of the fdatasyncs of a file.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// Whether an fdatasync runs.
+    runs: AtomicBool,
+    /// Whether somebody has found one running, and waits.
+    wanted: AtomicBool,
+    /// Whether the kernel has lost finished writes, so that no Flush succeeds any more.
+    lost: AtomicBool,
+    /// Number of doubts raised so far; `count`: number of open ones. Both change only while `open` is locked.
+    raised: AtomicU64,
+    count: AtomicUsize,
+    /// Open doubts, locked only after a failure.
+    open: Mutex<BTreeSet<Doubt>>,
+}
+
+/// Number of a write that failed with FUA, while it is open whether its flush failed, and with it data of
+/// other writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Doubt(pub(super) u64);
+
+impl Shared {
+    fn open(&self) -> MutexGuard<'_, BTreeSet<Doubt>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn has_lost(&self) -> bool {
+        self.lost.load(Acquire)
+    }
+
+    pub(super) fn lose(&self) {
+        self.lost.store(true, Release);
+    }
+
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted.load(Acquire)
+    }
+
+    /// Returns whether a doubt is open that was raised before this one.
+    pub(super) fn is_in_doubt(&self, before: Doubt) -> bool {
+        self.count.load(Acquire) > 0 && self.open().first().is_some_and(|first| *first < before)
+    }
+
+    /// Returns the number of the next doubt.
+    pub(super) fn next_doubt(&self) -> Doubt {
+        Doubt(self.raised.load(Acquire))
+    }
+
+    pub(super) fn raise(&self) -> Doubt {
+        let mut open = self.open();
+        let number = self.raised.load(Relaxed);
+        let doubt = Doubt(number);
+        open.insert(doubt);
+        self.count.store(open.len(), Release);
+        // A reader of this number finds the doubt open.
+        self.raised.store(number + 1, Release);
+        doubt
+    }
+
+    pub(super) fn settle(&self, doubt: Doubt) {
+        let mut open = self.open();
+        open.remove(&doubt);
+        self.count.store(open.len(), Release);
+    }
+
+    /// Takes the turn for an fdatasync, if none runs. Whoever runs one has stored its result before the turn is free.
+    pub(super) fn take_turn(&self) -> bool {
+        let is_free = !self.runs.swap(true, Acquire);
+        self.wanted.store(!is_free, Release);
+        is_free
+    }
+
+    pub(super) fn end_turn(&self) {
+        self.runs.store(false, Release);
+    }
+
+    /// Flushes the file on a thread that may block, in a turn of its own.
+    pub(super) fn flush(&self, mut sync: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+        wait_until(|| self.take_turn());
+        if !self.has_lost() {
+            // An interrupted call has reported nothing.
+            let failed = std::iter::repeat_with(&mut sync)
+                .find(|result| !matches!(result, Err(error) if error.kind() == io::ErrorKind::Interrupted))
+                .and_then(Result::err);
+            let before = self.next_doubt();
+            if let Some(error) = failed {
+                self.lose();
+                self.end_turn();
+                return Err(error);
+            }
+            self.end_turn();
+            wait_until(|| self.has_lost() || !self.is_in_doubt(before));
+        } else {
+            self.end_turn();
+        }
+        match self.has_lost() {
+            true => Err(io::Error::other("an earlier flush failed, and data may be lost")),
+            false => Ok(()),
+        }
+    }
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    let mut look_ns = LOOK_NS;
+    while !is_so() {
+        thread::sleep(Duration::from_nanos(look_ns));
+        look_ns = (2 * look_ns).min(LOOK_MAX_NS);
+    }
+}
+
+/// Values of [`Run::state`] beside the result of an fdatasync.
+const IDLE: i64 = i64::MIN;
+const RUNNING: i64 = i64::MIN + 1;
+const ABANDONED: i64 = i64::MIN + 2;
+
+/// The fdatasync that the kernel has of one target. Its result counts also when the target is gone.
+#[derive(Debug)]
+pub(super) struct Run {
+    state: AtomicI64,
+    shared: Arc<Shared>,
+}
+
+impl Run {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { state: AtomicI64::new(IDLE), shared }
+    }
+
+    pub(super) fn begin(&self) {
+        self.state.store(RUNNING, Release);
+    }
+
+    /// Leaves a running fdatasync: its result ends the turn. It may be there already.
+    pub(super) fn abandon(&self) {
+        let state = self.state.swap(ABANDONED, AcqRel);
+        if state != RUNNING {
+            self.state.store(IDLE, Release);
+            self.conclude(state >= 0);
+        }
+    }
+
+    fn conclude(&self, succeeded: bool) {
+        if !succeeded {
+            self.shared.lose();
+        }
+        self.shared.end_turn();
+    }
+}
+
+impl Results for Run {
+    fn ended(&self, result: i32) {
+        if self.state.swap(result.into(), AcqRel) == ABANDONED {
+            self.conclude(result >= 0);
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // No result will arrive, so it counts as a failure.
+        if *self.state.get_mut() == ABANDONED {
+            self.conclude(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    fn error(kind: io::ErrorKind) -> io::Result<()> {
+        Err(kind.into())
+    }
+
+    #[test]
+    fn a_flush_of_another_thread_loses_data_for_all_and_is_repeated_if_it_was_interrupted() {
+        let shared = Shared::default();
+        let mut results: VecDeque<_> = [error(io::ErrorKind::Interrupted), Ok(())].into();
+        shared.flush(|| results.pop_front().expect("two calls")).expect("it succeeds");
+        assert!(results.is_empty() && !shared.has_lost() && shared.take_turn());
+        shared.end_turn();
+        shared.flush(|| error(io::ErrorKind::BrokenPipe)).expect_err("it fails");
+        assert!(shared.has_lost() && shared.take_turn());
+        shared.end_turn();
+        shared.flush(|| unreachable!("none begins")).expect_err("data is lost");
+        assert!(shared.take_turn(), "the turn is free");
+    }
+
+    #[test]
+    fn a_flush_of_another_thread_waits_for_its_turn_and_for_doubts() {
+        let shared = Shared::default();
+        let doubt = shared.raise();
+        assert!(shared.take_turn());
+        let began = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let flush = scope.spawn(|| {
+                shared.flush(|| {
+                    began.store(true, Release);
+                    Ok(())
+                })
+            });
+            wait_until(|| shared.is_wanted());
+            assert!(!began.load(Acquire), "another one runs");
+            shared.end_turn();
+            wait_until(|| began.load(Acquire));
+            assert!(!flush.is_finished(), "a write is in doubt");
+            shared.lose();
+            shared.settle(doubt);
+            flush.join().expect("no panic").expect_err("the flush of the write had failed");
+        });
+    }
+
+    #[test]
+    fn a_result_counts_whether_it_comes_before_or_after_its_target_goes() {
+        for (result, is_lost) in [(0, false), (-5, true)] {
+            for is_late in [false, true] {
+                let shared = Arc::new(Shared::default());
+                let run = Run::new(Arc::clone(&shared));
+                assert!(shared.take_turn());
+                run.begin();
+                if is_late {
+                    run.abandon();
+                    assert!(!shared.take_turn(), "the kernel has it");
+                    run.ended(result);
+                } else {
+                    run.ended(result);
+                    assert!(!shared.take_turn(), "the target has its result");
+                    run.abandon();
+                }
+                assert_eq!((shared.has_lost(), shared.take_turn()), (is_lost, true));
+                shared.end_turn();
+                drop(run);
+                assert_eq!(shared.has_lost(), is_lost);
+            }
+        }
+    }
+}
