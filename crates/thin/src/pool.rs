@@ -139,11 +139,11 @@ impl Orders {
 
 impl ThinPool {
     /// Checks whether [`start`](Self::start) can open or make a pool on a file or device that has, or will have, `size`
-    /// bytes. Writes nothing. With `loads`, all of its metadata is read. Blocks.
+    /// bytes. Writes nothing. With `loads`, all of its metadata is read. Returns whether there is a pool already. Blocks.
     ///
     /// # Errors
     /// Those of `start`.
-    pub fn examine(file: &File, size: u64, loads: bool) -> Result<(), Error> {
+    pub fn examine(file: &File, size: u64, loads: bool) -> Result<bool, Error> {
         let read = |at, bytes: &mut [u8]| read_padded(file, at, bytes);
         examine(&mut ReadOnly(read), size, loads).map_err(of_store)
     }

@@ -211,11 +211,15 @@ fn load(storage: &mut impl Storage, layout: Layout, size: u64) -> Result<(Book, 
 }
 
 /// Checks what is on a device that has, or will have, `size` bytes: a pool, or zeros. With `loads`, all of its metadata.
-pub(crate) fn examine(storage: &mut impl Storage, size: u64, loads: bool) -> Result<(), StoreError> {
-    match front(storage, size)? {
-        Some(layout) if loads => load(storage, layout, size).map(drop),
-        _ => Ok(()),
+/// Returns whether it is a pool.
+pub(crate) fn examine(storage: &mut impl Storage, size: u64, loads: bool) -> Result<bool, StoreError> {
+    let layout = front(storage, size)?;
+    if let Some(layout) = layout
+        && loads
+    {
+        load(storage, layout, size)?;
     }
+    Ok(layout.is_some())
 }
 
 /// Returns whether the first blocks of a device are zeros, or what a power cut leaves of a pool that is being made.

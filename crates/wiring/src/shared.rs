@@ -75,7 +75,9 @@ impl Pool {
                 let usage = disk.usage()?;
                 (view.size, view.free, view.users) = (Size(usage.size), Size(usage.free), usage.users);
                 view.volumes = usage.volumes.into_iter().map(volume_view).collect();
-                (view.bad, view.problem) = (Size(usage.bad), usage.failure);
+                let short =
+                    disk.start_size().problem.clone().filter(|_| self.spec().size <= disk.start_size().size);
+                (view.bad, view.problem) = (Size(usage.bad), usage.failure.or(short));
             }
             Err(problem) => view.problem = Some(problem.in_one_line()),
         }
@@ -98,7 +100,8 @@ impl Pools {
             {
                 tracing::error!("{}", problem.in_one_line());
             }
-            Ok(Pool { spec: Mutex::new(spec.clone()), of: Mutex::new(of), changes: Mutex::default() })
+            let spec = SharedSpec { size: present_size(spec.size, &of), ..spec.clone() };
+            Ok(Pool { spec: Mutex::new(spec), of: Mutex::new(of), changes: Mutex::default() })
         };
         let pools = specs.iter().map(start).collect::<Result<_, ApiError>>()?;
         Ok(Self { pools, ..Self::default() })
@@ -155,6 +158,8 @@ impl Pools {
         }
         let of = start_thin(&pool.spec(), limit);
         lock(&pool.of).clone_from(&of);
+        let mut spec = lock(&pool.spec);
+        spec.size = present_size(spec.size, &of);
         of.map(drop)
     }
 
@@ -218,6 +223,14 @@ fn start_memory(spec: &SharedSpec, reactors: &[OneReactor]) -> Result<Of, ApiErr
 
 fn start_thin(spec: &SharedSpec, limit: Duration) -> Result<Of, ApiError> {
     ThinDisk::start(spec, limit).map(|disk| Of::Thin(Arc::new(disk)))
+}
+
+/// Returns the bytes of a pool's device: a growth may have been noted without being possible.
+fn present_size(described: Size, of: &Result<Of, ApiError>) -> Size {
+    match of {
+        Ok(Of::Thin(disk)) => disk.start_size().size,
+        _ => described,
+    }
 }
 
 fn lent(name: &str) -> ApiError {

@@ -29,6 +29,14 @@ pub(super) struct ThinDisk {
     name: String,
     pool: ThinPool,
     device: FileControl,
+    start: Growth,
+}
+
+/// Bytes of a device at the start, and the reason for which they are fewer than described.
+#[derive(Debug)]
+pub(super) struct Growth {
+    pub(super) size: Size,
+    pub(super) problem: Option<String>,
 }
 
 impl ThinDisk {
@@ -46,15 +54,37 @@ impl ThinDisk {
         let device = open_free(&device_config(&path, is_new.then_some(spec.size)), limit)?;
         let control = device.control();
         let metadata = control.open_plain().map_err(|error| file_problem(&error))?;
-        if locks::are_lent() {
-            // Another process may go on with the pool. It has the same size there.
-            let pool = ThinPool::start_lent(Device(metadata), spec.size.0, device).map_err(refused)?;
-            return Ok(Self { name: spec.name.clone(), pool, device: control });
+        let is_lent = locks::are_lent();
+        let is_made = is_lent || ThinPool::examine(&metadata, spec.size.0, false).map_err(refused)?;
+        let grown = if is_lent { Ok(()) } else { control.grow(spec.size.0) };
+        let end = control.end().map_err(|error| file_problem(&error))?;
+        let (size, problem) = match grown {
+            // A growth that was noted and is not possible yet costs the further space alone.
+            Err(error) if is_made => (usable(spec, end), Some(file_problem(&error).in_one_line())),
+            Err(error) => return Err(file_problem(&error)),
+            Ok(()) => (usable(spec, end), None),
+        };
+        if let Some(problem) = &problem {
+            tracing::error!(
+                "pool {} has {size}, and not {}: {problem}; `sluice shared grow` tries again",
+                spec.name,
+                spec.size
+            );
         }
-        ThinPool::examine(&metadata, spec.size.0, false).map_err(refused)?;
-        control.grow(spec.size.0).map_err(|error| file_problem(&error))?;
-        let pool = ThinPool::start(Device(metadata), spec.size.0, device).map_err(refused)?;
-        Ok(Self { name: spec.name.clone(), pool, device: control })
+        control.grow(size.0).map_err(|error| file_problem(&error))?;
+        let storage = Device(metadata);
+        // Another process may go on with a pool that is lent. It has the same size there.
+        let pool = match is_lent {
+            true => ThinPool::start_lent(storage, size.0, device),
+            false => ThinPool::start(storage, size.0, device),
+        };
+        let (name, pool) = (spec.name.clone(), pool.map_err(refused)?);
+        Ok(Self { name, pool, device: control, start: Growth { size, problem } })
+    }
+
+    /// Returns the bytes of the device at the start, and the reason for which they are fewer than described.
+    pub(super) fn start_size(&self) -> &Growth {
+        &self.start
     }
 
     /// Opens a volume, with a target on the pool's device. Blocks.
@@ -141,6 +171,11 @@ fn device_config(path: &Path, size: Option<Size>) -> FileConfig {
     }
 }
 
+/// Returns the bytes of a device that ends at `end`, for a pool that is described with more.
+fn usable(spec: &SharedSpec, end: u64) -> Size {
+    if end < spec.size.0 { Size(end / EXTENT * EXTENT) } else { spec.size }
+}
+
 /// Opens the device of a pool. The kernel keeps it locked while it executes I/O of a daemon that was killed, so a device
 /// in use is waited for. Blocks.
 fn open_free(config: &FileConfig, limit: Duration) -> Result<PreparedFile, ApiError> {
@@ -177,7 +212,7 @@ pub(super) fn examine(spec: &SharedSpec, is_free: bool) -> Result<(), ApiError> 
     device_config(&path, Some(spec.size)).probe(is_free).map_err(|error| file_problem(&error))?;
     let file = File::open(&path).map_err(|error| ApiError::io("open", &path, &error))?;
     // The metadata of a pool that a daemon changes is read in parts of different ages.
-    ThinPool::examine(&file, spec.size.0, is_free).map_err(refused)
+    ThinPool::examine(&file, spec.size.0, is_free).map(drop).map_err(refused)
 }
 
 pub(super) fn volume_view(volume: VolumeUse) -> VolumeView {
@@ -204,5 +239,43 @@ pub(super) fn volume_problem(pool: &str, error: &Error) -> ApiError {
         Error::Failed(_) => ApiError::internal(words)
             .hint("mend its device, and start the daemon again; acknowledged writes are kept"),
         _ => ApiError::internal(words),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use sluice_spec::SharedKind;
+    use std::os::fd::AsRawFd;
+
+    fn start(file: &File, size: u64) -> Result<ThinDisk, ApiError> {
+        let path = Some(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
+        let (name, kind, size) = ("pool".to_owned(), SharedKind::Thin, Size(size));
+        ThinDisk::start(&SharedSpec { name, kind, size, path, reactor: 0 }, START_LIMIT)
+    }
+
+    /// Checks a daemon that was killed between a growth's note and the growth, and whose file cannot grow any more.
+    #[test]
+    fn a_pool_whose_file_cannot_grow_opens_with_its_present_size() {
+        const MIB: u64 = 1 << 20;
+        let file = File::from(memfd_create("pool", MemfdFlags::ALLOW_SEALING).expect("memory"));
+        ftruncate(&file, 8 * MIB).expect("room");
+        let present = start(&file, 8 * MIB).expect("it is made").usage().expect("an answer").size;
+        let grown = start(&file, 12 * MIB).expect("the growth is finished");
+        assert_eq!(grown.usage().expect("an answer").size, present + 4 * MIB);
+        assert_eq!((grown.start_size().size, &grown.start_size().problem), (Size(12 * MIB), &None));
+        drop(grown);
+        fcntl_add_seals(&file, SealFlags::GROW).expect("it can be sealed");
+        let disk = start(&file, 16 * MIB).expect("it opens");
+        assert_eq!(disk.usage().expect("an answer").size, present + 4 * MIB);
+        assert_eq!(disk.start_size().size, Size(12 * MIB));
+        assert!(disk.start_size().problem.as_ref().is_some_and(|words| words.contains("grown")));
+        disk.grow(Size(16 * MIB)).expect_err("it still cannot");
+        // A pool is not made smaller than it is described.
+        let file = File::from(memfd_create("pool", MemfdFlags::ALLOW_SEALING).expect("memory"));
+        ftruncate(&file, 8 * MIB).expect("room");
+        fcntl_add_seals(&file, SealFlags::GROW).expect("it can be sealed");
+        start(&file, 16 * MIB).expect_err("it cannot be made");
     }
 }
