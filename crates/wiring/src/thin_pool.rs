@@ -7,8 +7,9 @@ use sluice_spec::error::{ApiError, Kind};
 use sluice_spec::size::Size;
 use sluice_spec::{OnFull, SharedSpec};
 use sluice_targets::{FileConfig, FileControl, NoSpace, PoolRefused, PreparedFile};
-use sluice_thin::{Device, EXTENT, Error, PoolUse, ThinPool, ThinPort, VolumeControl, VolumeUse};
+use sluice_thin::{Device, EXTENT, Error, PoolUse, Storage, ThinPool, ThinPort, VolumeControl, VolumeUse};
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,6 +38,32 @@ pub(super) struct ThinDisk {
 pub(super) struct Growth {
     pub(super) size: Size,
     pub(super) problem: Option<String>,
+}
+
+/// The device of a pool for the pool's own thread. Its flushes take turns with those of the volumes' targets: a failed one
+/// fails all later ones of both.
+#[derive(Debug)]
+struct PoolDevice {
+    device: Device,
+    control: FileControl,
+}
+
+impl Storage for PoolDevice {
+    fn read(&mut self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.device.read(at, bytes)
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.device.write(at, bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.control.flush_plain(&self.device.0)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        self.device.reserve(bytes)
+    }
 }
 
 impl ThinDisk {
@@ -72,7 +99,7 @@ impl ThinDisk {
             );
         }
         control.grow(size.0).map_err(|error| file_problem(&error))?;
-        let storage = Device(metadata);
+        let storage = PoolDevice { device: Device(metadata), control: control.clone() };
         // Another process may go on with a pool that is lent. It has the same size there.
         let pool = match is_lent {
             true => ThinPool::start_lent(storage, size.0, device),
