@@ -2,6 +2,7 @@
 
 mod disk;
 mod power;
+mod releases;
 mod rig;
 mod rules;
 mod snapshots;

@@ -6,6 +6,7 @@ use crate::layout::EXTENT;
 use crate::map::SHARED;
 use sluice_command::{Command, Lane, Operation, Request, Ticket};
 use sluice_nvme::Status;
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Extents of a Deallocate that are given back in one turn.
@@ -124,36 +125,82 @@ impl Thin {
         }
         let ticket = lane.park(command);
         let (next, end) = (whole.start as u32, whole.end as u32);
-        self.releases.push_back(Release { ticket, next, end, left: 0 });
+        let (left, busy, is_stuck, status) = (0, VecDeque::new(), false, Status::SUCCESS);
+        self.releases.push_back(Release { ticket, next, end, left, busy, is_stuck, status });
         self.step_releases(lane);
     }
 
     /// Continues the deallocations, and ends the durable ones.
     pub(super) fn step_releases(&mut self, lane: &mut Lane<'_>) {
         let mut work = 0;
-        for release in &mut self.releases {
+        let mut releases = std::mem::take(&mut self.releases);
+        for release in &mut releases {
+            self.step_busy(release, &mut work);
             while release.next < release.end && work < RELEASED_AT_ONCE {
-                let Some((extent, word)) = self.map.next(release.next).filter(|(at, _)| *at < release.end)
+                let Some((extent, _)) = self.map.next(release.next).filter(|(at, _)| *at < release.end)
                 else {
                     release.next = release.end;
                     break;
                 };
                 release.next = extent + 1;
                 work += 1;
-                // An extent of a concurrent write is as if that came later.
-                if word & BUSY == 0 {
-                    self.map.set(extent, BUSY);
-                    self.drain.push(Note::Map { extent, place: None, of: Some(release.ticket) });
-                    release.left += 1;
+                if !self.release(extent, release) {
+                    release.busy.push_back(extent);
                 }
             }
         }
-        self.releases.retain(|release| {
-            let is_over = release.next == release.end && release.left == 0;
+        releases.retain(|release| {
+            let is_over = release.is_over();
             if is_over && let Some(command) = lane.unpark(release.ticket) {
-                lane.finish(command, Status::SUCCESS);
+                lane.finish(command, release.status);
             }
             !is_over
         });
+        self.releases = releases;
+    }
+
+    /// Releases the extents that were busy, up to the first one that still is.
+    fn step_busy(&mut self, release: &mut Release, work: &mut u64) {
+        while !release.is_stuck
+            && *work < RELEASED_AT_ONCE
+            && let Some(&extent) = release.busy.front()
+        {
+            *work += 1;
+            release.is_stuck = !self.release(extent, release);
+            if !release.is_stuck {
+                release.busy.pop_front();
+            }
+        }
+    }
+
+    /// Takes an extent from the volume. Returns false for one that is busy: its content may come from before the
+    /// deallocation, and its mapping is on the way.
+    fn release(&mut self, extent: u32, release: &mut Release) -> bool {
+        let word = self.map.get(extent);
+        if word & BUSY != 0 {
+            return false;
+        }
+        if word != 0 {
+            self.map.set(extent, BUSY);
+            self.drain.push(Note::Map { extent, place: None, of: Some(release.ticket) });
+            release.left += 1;
+        }
+        true
+    }
+
+    /// Ends these deallocations without the extents that are busy, which may be so for as long as the pool is full.
+    pub(super) fn give_up_busy(
+        &mut self,
+        ends: impl Fn(Ticket, &Lane<'_>) -> bool,
+        why: Status,
+        lane: &mut Lane<'_>,
+    ) {
+        for release in self.releases.iter_mut().filter(|release| !release.busy.is_empty()) {
+            if ends(release.ticket, lane) {
+                release.busy.clear();
+                release.status = why;
+            }
+        }
+        self.step_releases(lane);
     }
 }

@@ -6,6 +6,7 @@ use crate::layout::EXTENT;
 use crate::note;
 use sluice_command::{Lane, Ticket};
 use sluice_nvme::Status;
+use std::collections::VecDeque;
 
 /// Note for the home, which acknowledges notes in order.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +39,7 @@ impl Note {
 }
 
 /// Deallocation in progress.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Release {
     pub(super) ticket: Ticket,
     /// Remaining extents.
@@ -46,6 +47,23 @@ pub(super) struct Release {
     pub(super) end: u32,
     /// Notes that are not acknowledged.
     pub(super) left: u32,
+    /// Extents that were busy when their turn came.
+    pub(super) busy: VecDeque<u32>,
+    /// The first of those has not changed since the last look.
+    pub(super) is_stuck: bool,
+    /// Status at the end.
+    pub(super) status: Status,
+}
+
+impl Release {
+    /// Returns whether there is something to do without an answer of the home.
+    pub(super) fn can_go_on(&self) -> bool {
+        self.next < self.end || !self.busy.is_empty() && !self.is_stuck
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.next == self.end && self.busy.is_empty() && self.left == 0
+    }
 }
 
 impl Thin {
@@ -53,7 +71,7 @@ impl Thin {
     pub(super) fn has_work(&self) -> bool {
         !self.outbox.is_empty() && !self.barrier.is_on()
             || !self.leaving.is_empty()
-            || self.releases.iter().any(|release| release.next < release.end)
+            || self.releases.iter().any(Release::can_go_on)
             || self.is_quiet()
     }
 
@@ -133,9 +151,15 @@ impl Thin {
             }
         }
         if count > 0 {
+            self.extents_changed();
             self.run_waiting(lane);
         }
         count
+    }
+
+    /// Lets deallocations look at their busy extents again.
+    pub(super) fn extents_changed(&mut self) {
+        self.releases.iter_mut().for_each(|release| release.is_stuck = false);
     }
 
     /// Ends everything that needs a change of the map: no change is made durable any more.

@@ -79,6 +79,7 @@ impl Thin {
             self.give_back_suspects(extent);
         }
         self.retry_ns = None;
+        self.extents_changed();
     }
 
     /// Takes extents of the pool for the listed extents of the volume, and writes their content.
@@ -219,6 +220,7 @@ impl Thin {
                 self.outbox.push_back(Note::Suspect(*place));
             }
         }
+        self.extents_changed();
         self.end_waiting_for(&extents, status, lane);
     }
 

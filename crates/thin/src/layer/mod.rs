@@ -275,10 +275,12 @@ impl Layer for Thin {
 
     fn end_waiting(&mut self, of: Controllers, why: Status, lane: &mut Lane<'_>) {
         self.end_parked(|ticket, lane| lane.is_of(of, ticket), why, lane);
+        self.give_up_busy(|ticket, lane| lane.is_of(of, ticket), why, lane);
     }
 
     fn abort(&mut self, which: Aborted, why: Status, lane: &mut Lane<'_>) {
         self.end_parked(|ticket, lane| lane.is_aborted(which, ticket), why, lane);
+        self.give_up_busy(|ticket, lane| lane.is_aborted(which, ticket), why, lane);
     }
 
     fn is_idle(&self) -> bool {

@@ -4,8 +4,8 @@ use super::disk::{SECTOR, SharedDisk};
 use crate::committer::Committer;
 use crate::layer::{OnFull, Parts, ThinPort};
 use sluice_command::{
-    Characteristics, Command, Deallocated, Lane, Layer, Limits, NodeId, Operation, Origin, Request, Slab,
-    Stack, StackBuilder, Ticket,
+    Characteristics, Command, Controllers, Deallocated, Lane, Layer, Limits, NodeId, Operation, Origin,
+    Request, Slab, Stack, StackBuilder, Ticket,
 };
 use sluice_functions::Random;
 use sluice_memory::{SharedRegion, Space};
@@ -167,6 +167,11 @@ impl Volume {
         if self.stack.deadline_ns().is_some_and(|at| at <= self.now_ns) {
             self.stack.expire(&mut self.slab, self.now_ns);
         }
+        self.settle();
+    }
+
+    pub(super) fn end_waiting(&mut self, of: Controllers, why: Status) {
+        self.stack.end_waiting(of, why, &mut self.slab, self.now_ns);
         self.settle();
     }
 
