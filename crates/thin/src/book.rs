@@ -205,11 +205,6 @@ impl Book {
         self.references.iter().filter(|count| **count == 0).count() as u64
     }
 
-    /// Returns the bytes of extents that only this volume has.
-    pub(crate) fn exclusive(&self, volume: &Volume) -> u64 {
-        volume.map.iter().filter(|(_, word)| self.references(word - 1) == 1).count() as u64 * EXTENT
-    }
-
     /// Checks a change, and applies it. `freed` takes the extents that have no mapping any more.
     ///
     /// # Errors

@@ -56,6 +56,6 @@ impl<S: Storage> PoolByHand<S> {
     /// Returns the space of the pool, with the exclusive bytes of each volume.
     #[must_use]
     pub fn usage(&self) -> PoolUse {
-        self.0.usage(true)
+        self.0.usage()
     }
 }

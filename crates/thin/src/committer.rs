@@ -3,6 +3,7 @@
 use crate::block::PAYLOAD;
 use crate::book::{Book, Change, NAME_MAX, VolumeUse, is_size};
 use crate::clones::PendingClone;
+use crate::counting::Counting;
 use crate::extents::{Extents, Note};
 use crate::layout::{EXTENT, Layout};
 use crate::map::{Map, SHARED};
@@ -10,6 +11,7 @@ use crate::pool::{Error, PoolUse};
 use crate::storage::Storage;
 use crate::store::{Store, StoreError};
 use sluice_shared::{Connection, Home, PortNumber};
+use std::collections::VecDeque;
 use std::io;
 
 /// Changes of one record, at most.
@@ -33,6 +35,8 @@ pub(crate) struct Committer<S> {
     pub(crate) failure: Option<String>,
     /// Clones of volumes in use, which wait for a barrier.
     pub(crate) clones: Vec<PendingClone>,
+    /// Counts of exclusive extents in progress.
+    pub(crate) counts: VecDeque<Counting>,
 }
 
 impl<S: Storage> Committer<S> {
@@ -48,7 +52,7 @@ impl<S: Storage> Committer<S> {
 
     fn of((store, book): (Store<S>, Book)) -> Result<Self, Error> {
         let home = Home::new(Extents::new(book, store.layout().mappings_max))?;
-        Ok(Self { home, store, failure: None, clones: Vec::new() })
+        Ok(Self { home, store, failure: None, clones: Vec::new(), counts: VecDeque::new() })
     }
 
     pub(crate) fn layout(&self) -> Layout {
@@ -264,15 +268,19 @@ impl<S: Storage> Committer<S> {
         Ok(())
     }
 
-    /// Returns the space of the pool and of its volumes. `counts` if the exclusive extents are counted, which takes a
-    /// look at all mappings.
-    pub(crate) fn usage(&self, counts: bool) -> PoolUse {
+    /// Returns the space of the pool and of its volumes, without their exclusive extents.
+    pub(crate) fn usage(&self) -> PoolUse {
+        self.usage_with(|_| None)
+    }
+
+    /// Returns the space of the pool and of its volumes. `exclusive` returns the bytes that a volume has alone.
+    pub(crate) fn usage_with(&self, exclusive: impl Fn(u32) -> Option<u64>) -> PoolUse {
         let extents = self.home.object();
         let volume = |(number, volume): (u32, &crate::book::Volume)| VolumeUse {
             name: volume.name.clone(),
             size: volume.size,
             allocated: volume.mapped * EXTENT,
-            exclusive: counts.then(|| extents.book.exclusive(volume)),
+            exclusive: exclusive(number),
             is_open: self.user(number).is_some(),
         };
         PoolUse {

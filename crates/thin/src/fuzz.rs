@@ -136,20 +136,20 @@ fn opens(data: &[u8]) -> bool {
         }
     };
     check(&pool.home.object().book);
-    let names: Vec<String> = pool.usage(true).volumes.into_iter().map(|volume| volume.name).collect();
+    let names: Vec<String> = pool.usage().volumes.into_iter().map(|volume| volume.name).collect();
     for (number, name) in names.iter().enumerate().take(8) {
         // The name may be taken, or the metadata full.
         let _ = pool.clone_volume(&format!("clone {number}"), name);
     }
     check(&pool.home.object().book);
-    let before = pool.usage(true);
+    let before = pool.usage();
     drop(pool);
     let mut pool = Committer::open(disk, DISK as u64, 9).expect("it opens again");
-    assert_eq!(pool.usage(true), before, "an opening changes nothing");
+    assert_eq!(pool.usage(), before, "an opening changes nothing");
     for volume in before.volumes {
         pool.delete_volume(&volume.name).expect("nobody uses it");
     }
-    let usage = pool.usage(true);
+    let usage = pool.usage();
     assert_eq!((usage.free, usage.credit), (usage.size, 0));
     true
 }

@@ -27,6 +27,7 @@ mod book;
 mod by_hand;
 mod clones;
 mod committer;
+mod counting;
 mod extents;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;

@@ -2,6 +2,7 @@
 
 use crate::VolumeUse;
 use crate::committer::{Committer, of_store};
+use crate::counting::PIECE;
 use crate::layer::{OnFull, Parts, ThinPort};
 use crate::layout::Layout;
 use crate::storage::{ReadOnly, Storage, read_padded};
@@ -182,7 +183,7 @@ impl ThinPool {
 
     fn run(committer: Committer<impl Storage + 'static>, hold: impl Any + Send) -> Result<Self, Error> {
         let side = Arc::clone(committer.home.side());
-        let (layout, usage) = (committer.layout(), committer.usage(false));
+        let (layout, usage) = (committer.layout(), committer.usage());
         let notifier = side.as_fd().try_clone_to_owned()?;
         let (sender, orders) = channel();
         let run = move || {
@@ -336,6 +337,7 @@ fn serve<S: Storage>(mut committer: Committer<S>, orders: &Receiver<Order>, noti
             work += committer.look_at_clones(Instant::now());
         }
         work += take_orders(&mut committer, orders, &mut is_left);
+        work += committer.step_counts(PIECE);
         if work > 0 {
             continue;
         }
@@ -386,6 +388,7 @@ fn execute<S: Storage>(committer: &mut Committer<S>, order: Order) {
         Order::Resize(name, size, reply) => drop(reply.send(committer.resize_volume(&name, size))),
         Order::Grow(size, reply) => drop(reply.send(committer.grow(size))),
         Order::Settle(reply) => drop(reply.send(committer.settle())),
-        Order::Usage(counts, reply) => drop(reply.send(Ok(committer.usage(counts)))),
+        Order::Usage(true, reply) => committer.order_count(reply),
+        Order::Usage(false, reply) => drop(reply.send(Ok(committer.usage()))),
     }
 }

@@ -4,48 +4,58 @@ use super::disk::SharedDisk;
 use super::rig::Volume;
 use crate::committer::Committer;
 use crate::layer::OnFull;
-use crate::{EXTENT, Error};
+use crate::{EXTENT, Error, PoolUse};
 use sluice_command::{Operation, Request};
 use sluice_functions::Random;
 use sluice_nvme::Status;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-const DISK: usize = 3 << 20;
+pub(super) const DISK: usize = 3 << 20;
 
-type Home = Committer<SharedDisk>;
+pub(super) type Home = Committer<SharedDisk>;
 
-fn pool() -> (SharedDisk, Home) {
+pub(super) fn pool() -> (SharedDisk, Home) {
     let disk = SharedDisk::new(DISK, 1 << 20, 0xa5, Random::new(1));
     let home = Committer::open(disk.clone(), DISK as u64, 1).expect("it is made");
     (disk, home)
 }
 
-fn open(home: &mut Home, disk: &SharedDisk, name: &str) -> Volume {
+pub(super) fn open(home: &mut Home, disk: &SharedDisk, name: &str) -> Volume {
     Volume::open(home, disk, name, 64 << 20, OnFull::Fail).expect("it opens")
 }
 
-fn request(operation: Operation, offset: u64, length: u64) -> Request {
+pub(super) fn request(operation: Operation, offset: u64, length: u64) -> Request {
     Request { operation, offset, length, ..Request::default() }
 }
 
-fn write(volume: &mut Volume, home: &mut Home, extent: u64, byte: u8) -> Option<Status> {
+pub(super) fn write(volume: &mut Volume, home: &mut Home, extent: u64, byte: u8) -> Option<Status> {
     let request = request(Operation::Write, extent * EXTENT + 4096, 512);
     volume.run(home, request, &[byte; 512]).map(|(status, _)| status)
 }
 
-fn read(volume: &mut Volume, home: &mut Home, offset: u64) -> Vec<u8> {
+pub(super) fn read(volume: &mut Volume, home: &mut Home, offset: u64) -> Vec<u8> {
     let (status, data) = volume.run(home, request(Operation::Read, offset, 512), &[]).expect("it ends");
     assert_eq!(status, Status::SUCCESS);
     data
 }
 
 fn extents(home: &Home) -> u64 {
-    home.usage(true).size / EXTENT
+    home.usage().size / EXTENT
+}
+
+/// Returns the use with the exclusive extents, which are counted in pieces of two mappings.
+fn counted(home: &mut Home) -> PoolUse {
+    let (reply, answer) = channel();
+    home.order_count(reply);
+    let mappings: u64 = home.usage().volumes.iter().map(|volume| volume.allocated / EXTENT).sum();
+    let pieces = (0..).take_while(|_| home.step_counts(2) > 0).count() as u64;
+    assert!(pieces >= mappings / 2, "{pieces} pieces for {mappings} mappings");
+    answer.try_recv().expect("it is over").expect("it is counted")
 }
 
 /// Writes to new extents until the pool is full; returns how many.
-fn fill(volume: &mut Volume, home: &mut Home) -> u64 {
+pub(super) fn fill(volume: &mut Volume, home: &mut Home) -> u64 {
     for extent in 0.. {
         match write(volume, home, extent, 7).expect("it ends") {
             Status::SUCCESS => {}
@@ -70,7 +80,7 @@ fn the_rest_of_a_new_extent_is_zeros_and_an_unwritten_one_costs_no_io() {
     for offset in [0, 512, 4096 - 512, 4096 + 512, EXTENT - 512] {
         assert_eq!(read(&mut volume, &mut home, 2 * EXTENT + offset), [0; 512]);
     }
-    assert_eq!(home.usage(true).volumes[0].allocated, EXTENT);
+    assert_eq!(home.usage().volumes[0].allocated, EXTENT);
 }
 
 #[test]
@@ -78,12 +88,12 @@ fn a_full_pool_refuses_and_takes_again_what_a_deallocate_gave_back() {
     let (disk, mut home) = pool();
     let mut volume = open(&mut home, &disk, "a");
     assert_eq!(fill(&mut volume, &mut home), extents(&home));
-    assert_eq!(home.usage(true).free + home.usage(true).credit, 0);
+    assert_eq!(home.usage().free + home.usage().credit, 0);
     // Extents that are there are written as before.
     assert_eq!(write(&mut volume, &mut home, 0, 9), Some(Status::SUCCESS));
     let given = request(Operation::Deallocate, 3 * EXTENT, 2 * EXTENT);
     assert_eq!(volume.run(&mut home, given, &[]).expect("it ends").0, Status::SUCCESS);
-    assert_eq!(home.usage(true).free, 2 * EXTENT);
+    assert_eq!(home.usage().free, 2 * EXTENT);
     assert_eq!(read(&mut volume, &mut home, 3 * EXTENT + 4096), [0; 512]);
     assert_eq!(write(&mut volume, &mut home, 100, 1), Some(Status::SUCCESS));
     assert_eq!(write(&mut volume, &mut home, 101, 1), Some(Status::SUCCESS));
@@ -99,7 +109,7 @@ fn the_ends_of_a_deallocate_are_zeroed_and_stay() {
     assert_eq!(volume.run(&mut home, last, &[6; 512]).expect("it ends").0, Status::SUCCESS);
     let given = request(Operation::Deallocate, 4096, 2 * EXTENT + 4096);
     assert_eq!(volume.run(&mut home, given, &[]).expect("it ends").0, Status::SUCCESS);
-    assert_eq!(home.usage(true).volumes[0].allocated, 2 * EXTENT);
+    assert_eq!(home.usage().volumes[0].allocated, 2 * EXTENT);
     for (offset, byte) in [(4096, 0), (EXTENT + 4096, 0), (2 * EXTENT + 4096, 0), (2 * EXTENT + 8192, 6)] {
         assert_eq!(read(&mut volume, &mut home, offset), [byte; 512]);
     }
@@ -158,7 +168,7 @@ fn a_volume_has_one_user_and_is_deleted_without_any() {
     drop(volume);
     while home.turn() > 0 {}
     home.delete_volume("a").expect("nobody uses it");
-    let usage = home.usage(true);
+    let usage = home.usage();
     assert_eq!((usage.free, usage.users, usage.volumes.len()), (usage.size, 0, 0));
 }
 
@@ -172,7 +182,7 @@ fn clones_share_extents_until_one_of_them_is_written() {
     for number in 0..200 {
         home.clone_volume(&format!("clone {number}"), "a").expect("it is closed");
     }
-    let usage = home.usage(true);
+    let usage = counted(&mut home);
     assert_eq!(usage.size - usage.free, 3 * EXTENT);
     assert_eq!((usage.volumes[9].allocated, usage.volumes[9].exclusive), (3 * EXTENT, Some(0)));
     // A write, zeros and the end of a deallocation reach no other volume.
@@ -186,7 +196,7 @@ fn clones_share_extents_until_one_of_them_is_written() {
         assert_eq!(read(&mut clone, &mut home, extent * EXTENT + 4096), [byte; 512]);
         assert_eq!(read(&mut source, &mut home, extent * EXTENT + 4096), [1; 512]);
     }
-    let usage = home.usage(true);
+    let usage = counted(&mut home);
     let of = |name: &str| usage.volumes.iter().find(|it| it.name == name).expect("it is there").clone();
     assert_eq!((of("clone 7").exclusive, of("a").exclusive), (Some(3 * EXTENT), Some(0)));
     assert_eq!(usage.size - usage.free - usage.credit, 6 * EXTENT);
@@ -209,7 +219,7 @@ fn an_extent_is_not_free_while_an_earlier_command_is_on_it() {
         volume.poll();
     }
     assert!(volume.ended.is_empty(), "the device has the read");
-    assert_eq!(home.usage(true).volumes[0].allocated, EXTENT);
+    assert_eq!(home.usage().volumes[0].allocated, EXTENT);
     assert!(volume.execute(&mut Random::new(1)));
     for _ in 0..100 {
         home.turn();
@@ -218,11 +228,11 @@ fn an_extent_is_not_free_while_an_earlier_command_is_on_it() {
     let ended: Vec<usize> = volume.ended.iter().map(|(place, ..)| *place).collect();
     assert_eq!(ended, [read, given]);
     assert_eq!(volume.data(read, 512), [1; 512]);
-    assert_eq!(home.usage(true).volumes[0].allocated, 0);
+    assert_eq!(home.usage().volumes[0].allocated, 0);
 }
 
 /// Runs the commands of a volume with its home, without the time of a command.
-fn settle(volume: &mut Volume, home: &mut Home) {
+pub(super) fn settle(volume: &mut Volume, home: &mut Home) {
     let mut random = Random::new(1);
     for _ in 0..100 {
         while volume.execute(&mut random) {}
@@ -311,7 +321,7 @@ fn an_extent_that_the_device_does_not_write_is_left_out() {
     disk.lock().bad = data_at + 3 * EXTENT..data_at + 5 * EXTENT;
     let count = fill(&mut volume, &mut home);
     assert_eq!(count, extents(&home) - 2, "all others are used");
-    let usage = home.usage(true);
+    let usage = home.usage();
     assert_eq!((usage.bad, usage.free + usage.credit), (2 * EXTENT, 0));
     assert_eq!(disk.lock().refused, 2, "each is tried once");
     for extent in 1..count {
@@ -320,7 +330,7 @@ fn an_extent_that_the_device_does_not_write_is_left_out() {
     // The next opening tries them again.
     drop((volume, home));
     let home = Committer::open(disk.clone(), DISK as u64, 1).expect("it loads");
-    assert_eq!((home.usage(true).bad, home.usage(true).free), (0, 2 * EXTENT));
+    assert_eq!((home.usage().bad, home.usage().free), (0, 2 * EXTENT));
 }
 
 #[test]
@@ -333,5 +343,5 @@ fn no_extent_is_bad_on_a_device_that_writes_none() {
     assert_eq!(disk.lock().refused, 4, "it is not tried for ever");
     disk.lock().bad = 0..0;
     assert_eq!(fill(&mut volume, &mut home), extents(&home));
-    assert_eq!(home.usage(true).bad, 0);
+    assert_eq!(home.usage().bad, 0);
 }

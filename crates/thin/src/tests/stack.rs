@@ -222,7 +222,7 @@ impl Drive {
 
 /// Accounts for each extent: it is free, or credit, or of one volume.
 fn account(committer: &Committer<SharedDisk>) {
-    let usage = committer.usage(true);
+    let usage = committer.usage();
     let allocated: u64 = usage.volumes.iter().map(|volume| volume.allocated).sum();
     let book = committer.book();
     let mapped = (u64::from(book.extents()) - book.unmapped()) * EXTENT;
