@@ -44,6 +44,8 @@ pub struct Writer {
     stale: bool,
     /// Whether the other half counts as long as the next checkpoint has no header.
     fallback: bool,
+    /// Whether the other half still has the header of before damage, over which zeros are not written yet.
+    broken: bool,
     /// Whether the target may or may not have the header that was last written.
     doubtful: bool,
 }
@@ -86,6 +88,7 @@ impl Writer {
             stage: Stage::Idle,
             stale: true,
             fallback: true,
+            broken: false,
             doubtful: false,
         }
     }
@@ -169,7 +172,7 @@ impl Writer {
             }
             // Without the zeros, a power cut before the new header could leave one whose body is another
             // state's. With them, the other half counts until this one is complete.
-            Stage::Checkpoint if self.rules.voids || self.doubtful && self.fallback => {
+            Stage::Checkpoint if self.rules.voids || (self.doubtful || self.broken) && self.fallback => {
                 zeroed(buffer);
                 self.write_block(self.halves.header_at(self.target.half), Stage::Void)
             }
@@ -187,7 +190,7 @@ impl Writer {
             Stage::HeaderDurable => self.begin_log(buffer),
             Stage::OldVoid => self.flush_then(Stage::CheckpointDone),
             Stage::CheckpointDone => {
-                self.stale = false;
+                (self.stale, self.broken) = (false, false);
                 self.done()
             }
         }
@@ -209,7 +212,7 @@ impl Writer {
         // After damage, the other header may be a broken one, and the next reader would stop there.
         let voids = self.rules.voids || !self.fallback;
         (self.log, self.body, self.target) = (self.target, self.written, self.target.after());
-        (self.fallback, self.doubtful) = (true, false);
+        (self.broken, self.fallback, self.doubtful) = (!self.fallback, true, false);
         if !voids {
             return self.skip_to(Stage::CheckpointDone);
         }

@@ -106,6 +106,22 @@ fn a_header_that_may_be_there_is_voided_once() {
     }
 }
 
+/// Fails the zeros over the header of before damage: the next checkpoint begins with them, because a reader stops at that
+/// header.
+#[test]
+fn the_header_of_before_damage_is_voided_until_that_succeeds() {
+    let Kind { halves, rules, .. } = fua();
+    let mut writer = Writer::new(halves, rules, Position::first(0, 1)).after_damage();
+    let place = |half| (halves.header_at(half), halves.body_at(half, 0));
+    let ((header, body), (broken, broken_body)) = (place(0), place(1));
+    assert_eq!(checkpoint(&mut writer, Some(2)), [body, header, broken], "the zeros fail");
+    assert!(writer.is_stale());
+    assert_eq!(checkpoint(&mut writer, Some(0)), [broken], "they fail again");
+    assert_eq!(checkpoint(&mut writer, Some(1)), [broken, broken_body], "the body fails");
+    assert_eq!(checkpoint(&mut writer, None), [broken, broken_body, broken]);
+    assert_eq!(checkpoint(&mut writer, None), [body, header], "the other half is a fallback");
+}
+
 /// Fails the flush behind the zeros: they may not be durable, so they are written again.
 #[test]
 fn zeros_count_when_they_are_durable() {
