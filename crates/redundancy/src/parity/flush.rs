@@ -103,6 +103,10 @@ impl Parity {
             return;
         }
         self.flushes.tick_ns = Some(now_ns + TICK_NS);
+        // Under a steady load each tick flushes. A member lacks what it missed until the tail is stored.
+        if self.ring.can_trim() && !self.ring.missing().is_empty() {
+            self.notes.want();
+        }
         match wants_flush && self.flushes.are_idle() {
             true => self.flush_members(),
             false => self.notes.want(),

@@ -1,10 +1,12 @@
 //! The whole array against the model: random commands, losses and returns of members, restarts and power cuts.
 
 use super::rig::{BLOCK, Rig};
+use super::tasks::Task;
 use crate::parity::{ARRAY_LOG_MIN, HostCommand, NOTES_BYTES};
 use crate::{Members, UNSEEN};
 use sluice_jobs::{PaceChange, Verb};
 use sluice_sim::seeds;
+use std::ops::Range;
 
 const SHAPES: [(usize, usize); 6] = [(3, 1), (4, 1), (4, 2), (5, 2), (6, 2), (7, 1)];
 
@@ -345,6 +347,54 @@ fn a_journal_that_is_full_is_emptied_at_once() {
         rig.read_all();
         rest(&mut rig);
     }
+}
+
+/// Ends a slow write only after another member was rebuilt, and then writes a little all the time. The journal had to be kept
+/// for the slow write; its tail is stored soon, and nothing that the other member missed is replayed any more.
+#[test]
+fn a_rebuilt_member_is_complete_soon_under_a_light_load() {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let mut rig = Rig::new(1, (3, 1), 4096, 64);
+    let geometry = rig.config.geometry;
+    // Runs all requests but those of these rows. Half a second passes.
+    let live = |rig: &mut Rig, first: u64, held: &Range<u64>| {
+        rig.submit_at(Some(HostCommand::Write), first, 1);
+        let mut kept = Vec::new();
+        let end_ns = rig.now_ns + SECOND_NS / 2;
+        loop {
+            let is_held = |task: &Task| matches!(task, Task::Write { offset, .. } if held.contains(offset));
+            kept.extend(rig.tasks.extract_if(.., |task| is_held(task)));
+            if rig.tasks.is_empty() && rig.parity.alarm_ns().is_none_or(|at| at > end_ns) {
+                break;
+            }
+            rig.turn();
+        }
+        rig.tasks.extend(kept);
+        rig.now_ns = rig.now_ns.max(end_ns);
+        rig.pump();
+    };
+    // The slow write needs no cell of member 1, which is lost.
+    let (stripe, column) = (30..)
+        .flat_map(|stripe| [(stripe, 0), (stripe, 1)])
+        .find(|(stripe, column)| geometry.member(*stripe, 1 - column) == 1)
+        .expect("there is one in three");
+    let slow = (stripe * geometry.stripe_bytes() + column as u64 * geometry.chunk) / BLOCK;
+    let rows = stripe * geometry.chunk..(stripe + 1) * geometry.chunk;
+    rig.members[1].up = false;
+    (0..9).for_each(|block| live(&mut rig, 8 * block, &(0..0)));
+    assert!(!rig.parity.incomplete().is_empty(), "member 1 is lost");
+    // It is not tried again meanwhile: all that is under way then would be stale on it.
+    let losses = rig.parity.status().losses;
+    live(&mut rig, slow, &rows);
+    live(&mut rig, 0, &rows);
+    rig.members[1].up = true;
+    assert_eq!(rig.parity.status().losses, losses);
+    (0..60).for_each(|block| live(&mut rig, 8 * (block % 9), &rows));
+    let status = rig.parity.status();
+    assert!(!rig.is_idle() && status.stale == Members::NONE, "it is rebuilt beside the slow write: {status}");
+    (0..20).for_each(|block| live(&mut rig, 8 * (block % 9), &(0..0)));
+    assert_eq!(rig.parity.incomplete(), Members::NONE);
+    rest(&mut rig);
 }
 
 /// Fails a write of zeros to whole stripes, on each member: that member is lost, and no other.
