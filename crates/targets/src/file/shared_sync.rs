@@ -21,7 +21,7 @@ pub(super) const LOOK_MAX_NS: u64 = 5_000_000;
 pub(super) struct Shared {
     /// Whether an fdatasync runs.
     runs: AtomicBool,
-    /// Whether somebody has found one running, and waits.
+    /// Whether another target or thread has found one running, and waits.
     wanted: AtomicBool,
     /// Whether the kernel has lost finished writes, so that no Flush succeeds any more.
     lost: AtomicBool,
@@ -81,7 +81,7 @@ impl Shared {
         self.count.store(open.len(), Release);
     }
 
-    /// Takes the turn for an fdatasync, if none runs. Whoever runs one has stored its result before the turn is free.
+    /// Takes the turn for an fdatasync, if none runs. The result of the last one was stored before the turn was free.
     pub(super) fn take_turn(&self) -> bool {
         let is_free = !self.runs.swap(true, Acquire);
         self.wanted.store(!is_free, Release);
