@@ -74,10 +74,13 @@ impl Layer for Range {
         let below = below[0].over();
         let left = below.size.saturating_sub(self.config.from);
         let meets = below.boundary != 0 && self.config.from.is_multiple_of(below.boundary.into());
+        // A larger write may cross a boundary of the layer below, where it is torn.
+        let is_whole = meets || below.boundary == 0;
         Characteristics {
             size: self.config.size.unwrap_or(left).min(left),
             // Other boundaries would lie in the middle of this layer's.
             boundary: if meets { below.boundary } else { 0 },
+            atomic_write: if is_whole { below.atomic_write } else { below.block_size },
             storage: below.storage.part(self.config.from),
             ..below
         }
@@ -98,5 +101,28 @@ impl Layer for Range {
         slot.request.offset = frame.data[0];
         let status = slot.status;
         lane.finish(command, status);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_atomic_write_crosses_a_boundary_below() {
+        let below = Characteristics {
+            atomic_write: 16384,
+            boundary: 32768,
+            ..Characteristics::target(1 << 20, 512)
+        };
+        for (from, boundary, expected) in [
+            (65536, 32768, (16384, 32768)),
+            (8192, 32768, (512, 0)),
+            (8192, 0, (16384, 0)),
+        ] {
+            let range = Range::new(RangeConfig { from, size: None });
+            let seen = range.characteristics(&[Characteristics { boundary, ..below }]);
+            assert_eq!((seen.atomic_write, seen.boundary), expected, "from {from}, over {boundary}");
+        }
     }
 }

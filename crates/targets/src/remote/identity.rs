@@ -58,6 +58,8 @@ pub(crate) struct NamespaceInfo {
     atomic_blocks: u64,
     /// Blocks between two boundaries of atomic writes; zero if there are none.
     atomic_boundary: u64,
+    /// First of those boundaries.
+    atomic_offset: u64,
     optimal_blocks: u64,
     boundary_blocks: u64,
 }
@@ -149,6 +151,7 @@ impl NamespaceInfo {
             read_only: namespace.nsattr & 1 != 0,
             atomic_blocks: u64::from(if own { namespace.nawupf } else { controller.awupf }) + 1,
             atomic_boundary: if own { zeros_based(namespace.nabspf) } else { 0 },
+            atomic_offset: if own { namespace.nabo.into() } else { 0 },
             optimal_blocks: if optimal { u64::from(namespace.npwg) + 1 } else { 1 },
             boundary_blocks: u64::from(namespace.noiob),
         })
@@ -191,6 +194,7 @@ impl NamespaceInfo {
             read_only: false,
             atomic_blocks: 1,
             atomic_boundary: 0,
+            atomic_offset: 0,
             optimal_blocks: 1,
             boundary_blocks: 0,
         }
@@ -294,23 +298,35 @@ impl NamespaceInfo {
         self.name.storage().part(blocks.start)
     }
 
+    /// Returns the blocks of an atomic write in the range from `start` on, and those between two boundaries, of which the layers
+    /// above know one kind. A write that crosses none of these must cross no boundary of the device.
+    fn atomic_within(&self, start: u64, boundary: u64) -> (u64, u64) {
+        let unit = self.atomic_boundary;
+        if unit == 0 {
+            return (self.atomic_blocks, boundary);
+        }
+        let first = (self.atomic_offset % unit + unit - start % unit) % unit;
+        let covers = |boundary: u64| unit.is_multiple_of(boundary) && first.is_multiple_of(boundary);
+        match boundary {
+            0 if first == 0 => (self.atomic_blocks.min(unit), unit),
+            boundary if boundary > 0 && covers(boundary) => (self.atomic_blocks.min(boundary), boundary),
+            _ => (1, boundary),
+        }
+    }
+
     /// Returns the characteristics of a range of the namespace for the layers above.
     pub(crate) fn characteristics(&self, blocks: &Range<u64>) -> Characteristics {
         let bytes = |blocks: u64| u32::try_from(blocks << self.block_shift).unwrap_or(0);
         // A unit that is counted from the beginning of the namespace must also fit the beginning of the
         // range.
         let meets = |unit: u64| unit > 0 && blocks.start.is_multiple_of(unit);
-        let within = self.atomic_boundary == 0 || meets(self.atomic_boundary);
-        let atomic = if within { self.atomic_blocks } else { 1 };
-        let atomic = match self.atomic_boundary {
-            0 => atomic,
-            boundary => atomic.min(boundary),
-        };
+        let optimal_boundary = if meets(self.boundary_blocks) { self.boundary_blocks } else { 0 };
+        let (atomic, boundary) = self.atomic_within(blocks.start, optimal_boundary);
         let optimal = self.optimal_blocks.is_power_of_two() && meets(self.optimal_blocks);
         let size = (blocks.end - blocks.start) << self.block_shift;
         Characteristics {
             optimal_write: if optimal { bytes(self.optimal_blocks) } else { self.block_size() },
-            boundary: if meets(self.boundary_blocks) { bytes(self.boundary_blocks) } else { 0 },
+            boundary: bytes(boundary),
             atomic_write: bytes(atomic).min(self.transfer_max as u32).max(self.block_size()),
             volatile_cache: self.volatile_cache,
             deallocated: self.deallocated,
@@ -352,4 +368,45 @@ impl Name {
 /// Decodes a 0's based number in which zero means that there is none.
 fn zeros_based(value: u16) -> u64 {
     if value == 0 { 0 } else { u64::from(value) + 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(atomic: u64, [unit, first, optimal]: [u64; 3]) -> NamespaceInfo {
+        NamespaceInfo {
+            atomic_blocks: atomic,
+            atomic_boundary: unit,
+            atomic_offset: first,
+            boundary_blocks: optimal,
+            ..NamespaceInfo::assumed(1 << 20, 512)
+        }
+    }
+
+    #[test]
+    fn no_atomic_write_of_a_range_crosses_a_boundary_of_the_device() {
+        for (blocks, units, start, expected) in [
+            // Without boundaries, any place is the same.
+            (8, [0, 0, 0], 3, (8, 0)),
+            (8, [0, 0, 64], 64, (8, 64)),
+            // Boundaries of the range are those of the device, or not.
+            (8, [32, 0, 0], 64, (8, 32)),
+            (64, [32, 0, 0], 64, (32, 32)),
+            (8, [32, 0, 0], 8, (1, 0)),
+            // The first one lies elsewhere.
+            (8, [32, 8, 0], 64, (1, 0)),
+            (8, [32, 8, 0], 8, (8, 32)),
+            (8, [32, 8, 0], 40, (8, 32)),
+            // The preferred boundary is the one that is reported.
+            (8, [32, 0, 64], 64, (1, 64)),
+            (8, [64, 0, 16], 64, (8, 16)),
+            (32, [64, 16, 16], 64, (16, 16)),
+            (8, [64, 8, 16], 64, (1, 16)),
+        ] {
+            let seen = info(blocks, units).characteristics(&(start..1 << 11));
+            let seen = (u64::from(seen.atomic_write) / 512, u64::from(seen.boundary) / 512);
+            assert_eq!(seen, expected, "{blocks} blocks, {units:?} from {start}");
+        }
+    }
 }
