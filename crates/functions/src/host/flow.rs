@@ -378,11 +378,10 @@ impl Uif {
     #[cold]
     fn status_with_loss(&mut self, index: u32, status: Status, lane: &Lane<'_>) -> Status {
         let CommandState { ticket, sent_ns, .. } = *self.commands.of(index);
-        let is_flush = lane.parked(ticket).is_some_and(|slot| slot.request.operation == Operation::Flush);
-        if !is_flush {
+        let Some(slot) = lane.parked(ticket).filter(|slot| slot.request.operation == Operation::Flush) else {
             return status;
-        }
-        let status = self.unreported_loss.flushed(status, sent_ns);
+        };
+        let status = self.unreported_loss.flushed(status, sent_ns, &slot.origin);
         self.publish_loss();
         status
     }
@@ -395,7 +394,7 @@ impl Uif {
 
     pub(super) fn publish_loss(&self) {
         self.instance.counts.owes.store(self.unreported_loss.is_owed(), Relaxed);
-        self.instance.counts.unreported_loss.store(self.unreported_loss.is_open(), Relaxed);
+        self.instance.counts.unreported_loss.store(self.unreported_loss.is_unreported(), Relaxed);
     }
 
     fn release_buffer(&mut self, index: u32) {

@@ -330,6 +330,7 @@ impl Layer for Uif {
             return lane.forward(command);
         }
         let request = *request;
+        self.unreported_loss.see(&lane.slot(&command).origin);
         let index = self.commands.open(lane.park(command));
         let state = self.commands.of(index);
         (state.request, state.cookie) = (request, [0; 2]);

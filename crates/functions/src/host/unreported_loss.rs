@@ -1,18 +1,31 @@
-//! Losses of acknowledged writes that were reported to a function and perhaps not to a host yet.
+//! Losses of acknowledged writes that were reported to a function and perhaps not to all hosts yet.
 //!
 //! Only the function holds such a loss until the next Flush of a host fails for it. A function that ends
 //! before, by a crash, a restart or a move, does not pass the loss on to the next one. So the layer fails
-//! that Flush.
+//! that Flush. A function fails one Flush for a loss: the layer fails the next one of each other host, too.
 
-use sluice_command::{Operation, Request};
+use sluice_command::{Operation, Origin, Request};
 use sluice_nvme::Status;
+
+/// Bits of all controllers.
+const ALL: u64 = u64::MAX;
+
+/// Bit of the daemon, which gets the status of the Flush at the end of a drive.
+const AT_END: u64 = 1 << 63;
 
 #[derive(Debug, Default)]
 pub(super) struct UnreportedLoss {
     /// Time of the last report to the function that was not followed by a report to a host.
     since_ns: Option<u64>,
-    /// Whether the function that held a loss is gone.
-    owed: bool,
+    /// Bit per controller whose next Flush is to fail.
+    owed: u64,
+    /// Bit per controller that has sent commands.
+    seen: u64,
+}
+
+/// Returns the bit of a command's controller.
+fn bit(origin: &Origin) -> u64 {
+    1 << (origin.controller % 64)
 }
 
 impl UnreportedLoss {
@@ -27,34 +40,55 @@ impl UnreportedLoss {
         self.since_ns = Some(now_ns);
     }
 
+    /// Notes the controller of a command.
+    #[inline]
+    pub(super) fn see(&mut self, origin: &Origin) {
+        self.seen |= bit(origin);
+    }
+
     /// Notes a loss whose function is gone already.
     pub(super) fn owe(&mut self) {
-        self.owed = true;
+        self.owed = ALL;
     }
 
     /// Notes that the function is gone.
     pub(super) fn orphan(&mut self) {
-        self.owed |= self.since_ns.take().is_some();
+        if self.since_ns.take().is_some() {
+            self.owe();
+        }
     }
 
     /// Returns whether the end of a Flush must be [checked](Self::flushed).
     #[inline]
     pub(super) fn is_open(&self) -> bool {
-        self.owed || self.since_ns.is_some()
+        self.owed != 0 || self.since_ns.is_some()
     }
 
-    /// Returns whether the next Flush of a host fails for a loss.
+    /// Returns whether the next Flush of a host that has sent commands fails for a loss.
     pub(super) fn is_owed(&self) -> bool {
-        self.owed
+        self.owed == ALL || self.owed & self.seen != 0
+    }
+
+    /// Returns whether a loss may not have been reported to a host that has sent commands.
+    pub(super) fn is_unreported(&self) -> bool {
+        self.is_owed() || self.since_ns.is_some()
     }
 
     /// Returns the status for the host of a Flush that ends; the function was sent the Flush last at
     /// `sent_ns`.
-    pub(super) fn flushed(&mut self, status: Status, sent_ns: u64) -> Status {
+    pub(super) fn flushed(&mut self, status: Status, sent_ns: u64, origin: &Origin) -> Status {
+        let (own, told) = match origin.sq == Origin::INTERNAL_SQ {
+            // The Flush at the end of a drive returns the status to the daemon, if no host has it.
+            true if origin.controller == Origin::SUBSYSTEM => (AT_END, AT_END),
+            // Nobody gets the status of another internal one.
+            true => (0, 0),
+            false => (bit(origin), bit(origin) | AT_END),
+        };
         if status.same_code(Status::WRITE_FAULT) {
-            *self = Self::default();
-        } else if status.is_success() && self.owed {
-            self.owed = false;
+            let others = if self.since_ns.take().is_some() { ALL } else { self.owed };
+            self.owed = others & !told;
+        } else if status.is_success() && self.owed & own != 0 {
+            self.owed &= !told;
             return Status::WRITE_FAULT;
         } else if status.is_success() && self.since_ns.is_some_and(|since_ns| since_ns < sent_ns) {
             // The loss was reported to the function before, and it has another copy of the data.
@@ -68,35 +102,75 @@ impl UnreportedLoss {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_loss_that_a_function_took_with_it_fails_one_flush() {
-        let mut unreported_loss = UnreportedLoss::default();
-        assert!(!unreported_loss.is_open());
-        unreported_loss.raise(5);
-        assert_eq!(
-            unreported_loss.flushed(Status::SUCCESS, 5),
-            Status::SUCCESS,
-            "perhaps it was answered before"
-        );
-        unreported_loss.orphan();
-        assert!(unreported_loss.is_owed());
-        assert_eq!(
-            unreported_loss.flushed(Status::INTERNAL_ERROR, 6),
-            Status::INTERNAL_ERROR,
-            "that says nothing of it"
-        );
-        assert_eq!(unreported_loss.flushed(Status::SUCCESS, 7), Status::WRITE_FAULT);
-        assert_eq!(unreported_loss.flushed(Status::SUCCESS, 8), Status::SUCCESS);
+    fn of(controller: u8) -> Origin {
+        Origin { controller, ..Origin::default() }
     }
 
     #[test]
-    fn a_function_that_has_told_a_host_or_has_a_copy_takes_nothing_with_it() {
-        for (status, sent_ns) in [(Status::WRITE_FAULT, 3), (Status::SUCCESS, 6)] {
-            let mut unreported_loss = UnreportedLoss::default();
-            unreported_loss.raise(5);
-            assert_eq!(unreported_loss.flushed(status, sent_ns), status);
-            unreported_loss.orphan();
-            assert!(!unreported_loss.is_open());
+    fn a_loss_that_a_function_took_with_it_fails_one_flush_of_each_host() {
+        let mut loss = UnreportedLoss::default();
+        [0, 1].into_iter().for_each(|host| loss.see(&of(host)));
+        assert!(!loss.is_open() && !loss.is_unreported());
+        loss.raise(5);
+        assert_eq!(
+            loss.flushed(Status::SUCCESS, 5, &of(0)),
+            Status::SUCCESS,
+            "perhaps it was answered before"
+        );
+        loss.orphan();
+        assert!(loss.is_owed());
+        let internal = Origin { sq: Origin::INTERNAL_SQ, ..of(0) };
+        assert_eq!(loss.flushed(Status::SUCCESS, 6, &internal), Status::SUCCESS, "no host gets that");
+        let other = loss.flushed(Status::INTERNAL_ERROR, 6, &of(0));
+        assert_eq!(other, Status::INTERNAL_ERROR, "that says nothing of it");
+        for host in [0, 1] {
+            assert!(loss.is_unreported());
+            assert_eq!(loss.flushed(Status::SUCCESS, 7, &of(host)), Status::WRITE_FAULT);
+            assert_eq!(loss.flushed(Status::SUCCESS, 8, &of(host)), Status::SUCCESS);
         }
+        assert!(!loss.is_unreported(), "no other host has sent a command");
+        let at_end = Origin { sq: Origin::INTERNAL_SQ, ..of(Origin::SUBSYSTEM) };
+        assert_eq!(loss.flushed(Status::SUCCESS, 9, &at_end), Status::SUCCESS, "hosts have been told");
+        assert_eq!(
+            loss.flushed(Status::SUCCESS, 9, &of(2)),
+            Status::WRITE_FAULT,
+            "it may have been there before"
+        );
+    }
+
+    #[test]
+    fn a_function_that_has_told_one_host_has_not_told_the_others() {
+        let mut loss = UnreportedLoss::default();
+        [0, 1].into_iter().for_each(|host| loss.see(&of(host)));
+        loss.raise(5);
+        assert_eq!(loss.flushed(Status::WRITE_FAULT, 6, &of(0)), Status::WRITE_FAULT);
+        assert_eq!(loss.flushed(Status::SUCCESS, 7, &of(0)), Status::SUCCESS);
+        assert_eq!(loss.flushed(Status::SUCCESS, 8, &of(1)), Status::WRITE_FAULT);
+        assert_eq!(loss.flushed(Status::SUCCESS, 9, &of(1)), Status::SUCCESS);
+        // The function fails the Flush of the other one itself for another loss: once is enough.
+        loss.raise(10);
+        assert_eq!(loss.flushed(Status::WRITE_FAULT, 11, &of(1)), Status::WRITE_FAULT);
+        assert_eq!(loss.flushed(Status::WRITE_FAULT, 12, &of(0)), Status::WRITE_FAULT);
+        assert_eq!(loss.flushed(Status::SUCCESS, 13, &of(0)), Status::SUCCESS);
+        assert!(!loss.is_unreported());
+    }
+
+    #[test]
+    fn a_loss_that_no_host_heard_of_fails_the_flush_at_the_end() {
+        let at_end = Origin { sq: Origin::INTERNAL_SQ, ..of(Origin::SUBSYSTEM) };
+        let mut loss = UnreportedLoss::default();
+        loss.owe();
+        assert_eq!(loss.flushed(Status::SUCCESS, 5, &at_end), Status::WRITE_FAULT);
+        assert_eq!(loss.flushed(Status::SUCCESS, 6, &at_end), Status::SUCCESS);
+    }
+
+    #[test]
+    fn a_function_that_has_a_copy_takes_nothing_with_it() {
+        let mut loss = UnreportedLoss::default();
+        loss.see(&of(0));
+        loss.raise(5);
+        assert_eq!(loss.flushed(Status::SUCCESS, 6, &of(0)), Status::SUCCESS);
+        loss.orphan();
+        assert!(!loss.is_open());
     }
 }
