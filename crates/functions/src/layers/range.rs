@@ -110,16 +110,11 @@ mod tests {
 
     #[test]
     fn no_atomic_write_crosses_a_boundary_below() {
-        let below = Characteristics {
-            atomic_write: 16384,
-            boundary: 32768,
-            ..Characteristics::target(1 << 20, 512)
-        };
-        for (from, boundary, expected) in [
-            (65536, 32768, (16384, 32768)),
-            (8192, 32768, (512, 0)),
-            (8192, 0, (16384, 0)),
-        ] {
+        let below =
+            Characteristics { atomic_write: 16384, boundary: 32768, ..Characteristics::target(1 << 20, 512) };
+        for (from, boundary, expected) in
+            [(65536, 32768, (16384, 32768)), (8192, 32768, (512, 0)), (8192, 0, (16384, 0))]
+        {
             let range = Range::new(RangeConfig { from, size: None });
             let seen = range.characteristics(&[Characteristics { boundary, ..below }]);
             assert_eq!((seen.atomic_write, seen.boundary), expected, "from {from}, over {boundary}");
