@@ -62,16 +62,25 @@ fn apply(log: &mut [u8], geometry: &Geometry, order: &[u8]) {
 
 /// Opens the log. Returns the status with which the function starts.
 fn open(data: &mut [u8], log: &mut [u8]) -> Status {
+    let (statuses, _) = run_slowly(data, log, 0);
+    *statuses.first().expect("it serves or refuses")
+}
+
+/// Opens the log on layers whose requests take so long each, until no request is left. Returns the statuses with which the
+/// function is ready, and the requests behind the first of them.
+fn run_slowly(data: &mut [u8], log: &mut [u8], step_ns: u64) -> (Vec<Status>, Vec<Operation>) {
+    let (mut statuses, mut later) = (Vec::new(), Vec::new());
+    let mut now_ns = 1;
     let mut function = Direct::new(Box::new(Atomic::new(LIMIT)), ARENA);
     let mut memory = Buffers::new(SharedRegion::new("arena", ARENA).expect("memory"));
     for (number, size) in [DATA, LOG].into_iter().enumerate() {
         let layer = Below { size: size as u64, block_size: 512, atomic: 512, id: 3, is_new: false };
         function.set_layer(number, layer);
     }
-    function.start(&mut memory, 1);
+    function.start(&mut memory, now_ns);
     for _ in 0..STEPS_MAX {
         match function.take_effect() {
-            Some(Effect::Ready(status)) => return status,
+            Some(Effect::Ready(status)) => statuses.push(status),
             Some(Effect::Request { tag, layer, request, data_offset }) => {
                 let disk = if layer == 0 { &mut *data } else { &mut *log };
                 let place = request.offset as usize..request.end() as usize;
@@ -82,13 +91,15 @@ fn open(data: &mut [u8], log: &mut [u8]) -> Status {
                     Operation::Write => place.copy_from_slice(bytes),
                     _ => assert_eq!(request.length, 0, "a Flush"),
                 }
-                function.done(tag, Status::SUCCESS, &mut memory, 1);
+                now_ns += step_ns;
+                later.extend((!statuses.is_empty()).then_some(request.operation));
+                function.done(tag, Status::SUCCESS, &mut memory, now_ns);
             }
             Some(Effect::Translate(_)) => {}
-            None => break,
+            None => return (statuses, later),
         }
     }
-    panic!("it neither serves nor refuses");
+    panic!("it has no end");
 }
 
 #[cfg(test)]
@@ -117,5 +128,21 @@ mod tests {
         assert_eq!(open(&mut data, &mut log), Status::SUCCESS);
         assert_eq!(data.iter().filter(|byte| **byte == 0x5a).count(), 1024);
         assert!(data[2048..3072].iter().all(|byte| *byte == 0x5a) && !data.contains(&0x77));
+    }
+
+    /// Opens a log on slow layers: the function is announced when its log is checked, and not at the end.
+    #[test]
+    fn a_long_recovery_is_announced_before_its_end() {
+        for (seconds, is_long) in [(1, false), (5, true)] {
+            let (mut data, mut log) = (vec![0; DATA], vec![0; LOG]);
+            let geometry = Geometry { id: 7, limit: LIMIT, slots: SLOTS };
+            format::write_superblock(&mut log[..BLOCK], &Superblock { geometry, watermark: 5, storage: 3 });
+            apply(&mut log, &geometry, &[1, 2, 1, 9, 4, 0x5a, 0, 0]);
+            let (statuses, later) = run_slowly(&mut data, &mut log, seconds * 1_000_000_000);
+            assert_eq!(statuses, [Status::SUCCESS]);
+            let rest: &[Operation] = &[Operation::Read, Operation::Write, Operation::Flush, Operation::Write];
+            assert_eq!(later, if is_long { rest } else { &[] });
+            assert_eq!(data.iter().filter(|byte| **byte == 0x5a).count(), 1024);
+        }
     }
 }

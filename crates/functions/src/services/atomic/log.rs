@@ -12,9 +12,51 @@ struct Live {
     placed: Option<u64>,
 }
 
+/// Counters of the live entries by place. Each counter is for many places.
+const COUNTERS: u64 = 4096;
+
+/// Most counters that are looked at for a command, before all slots are.
+const LOOKS: u64 = 64;
+
+/// Number of live entries by place, so that a command where none is looks at no slot.
+#[derive(Debug, Default)]
+struct Places {
+    /// A place has this power of two of bytes, so that no entry has more than two.
+    shift: u32,
+    counts: Vec<u16>,
+}
+
+impl Places {
+    fn new(limit: u64) -> Self {
+        let shift = limit.next_power_of_two().trailing_zeros();
+        Self { shift, counts: vec![0; COUNTERS as usize] }
+    }
+
+    fn of(&self, bytes: &Range<u64>) -> Range<u64> {
+        match bytes.is_empty() {
+            true => 0..0,
+            false => bytes.start >> self.shift..((bytes.end - 1) >> self.shift) + 1,
+        }
+    }
+
+    fn change(&mut self, bytes: &Range<u64>, change: impl Fn(u16) -> u16) {
+        for place in self.of(bytes) {
+            let count = &mut self.counts[(place % COUNTERS) as usize];
+            *count = change(*count);
+        }
+    }
+
+    /// Returns whether an entry may lie on these bytes.
+    fn may_have(&self, bytes: &Range<u64>) -> bool {
+        let mut places = self.of(bytes);
+        places.end - places.start > LOOKS || places.any(|place| self.counts[(place % COUNTERS) as usize] > 0)
+    }
+}
+
 /// Slots with the live entries, and the order in which they end.
 #[derive(Debug, Default)]
 pub(super) struct Log {
+    places: Places,
     slots: Vec<Option<Live>>,
     free: Vec<u32>,
     /// Sequence number of the next entry.
@@ -30,6 +72,7 @@ impl Log {
     /// Creates the slots of a log without live entries.
     pub(super) fn new(geometry: &Geometry, watermark: u64) -> Self {
         Self {
+            places: Places::new(geometry.limit),
             slots: (0..geometry.slots).map(|_| None).collect(),
             free: (0..geometry.slots).rev().collect(),
             next: watermark,
@@ -58,6 +101,7 @@ impl Log {
         let slot = self.free.pop()?;
         let sequence = self.next;
         self.next += 1;
+        self.places.change(bytes, |count| count + 1);
         self.slots[slot as usize] = Some(Live { sequence, bytes: bytes.clone(), placed: None });
         Some(Entry { sequence, slot, offset: bytes.start, length: (bytes.end - bytes.start) as u32 })
     }
@@ -72,9 +116,10 @@ impl Log {
 
     /// Returns whether a restart would write to these bytes.
     pub(super) fn overlaps(&self, bytes: &Range<u64>) -> bool {
-        let live = self.slots.iter().flatten();
+        let mut live = self.slots.iter().flatten();
         self.used() > 0
-            && live.clone().any(|live| live.bytes.start < bytes.end && bytes.start < live.bytes.end)
+            && self.places.may_have(bytes)
+            && live.any(|live| live.bytes.start < bytes.end && bytes.start < live.bytes.end)
     }
 
     /// Begins a flush of the data. Returns the number for [`end_flush`](Self::end_flush).
@@ -111,8 +156,8 @@ impl Log {
     pub(super) fn retire(&mut self, watermark: u64) {
         self.watermark = watermark;
         for (number, slot) in (0..).zip(&mut self.slots) {
-            if slot.as_ref().is_some_and(|live| live.sequence < watermark) {
-                *slot = None;
+            if let Some(live) = slot.take_if(|live| live.sequence < watermark) {
+                self.places.change(&live.bytes, |count| count.saturating_sub(1));
                 self.free.push(number);
             }
         }
@@ -146,6 +191,39 @@ mod tests {
         assert!(log.overlaps(&(0..512)), "the superblock does not have it yet");
         log.retire(102);
         assert_eq!((log.used(), log.can_advance(), log.overlaps(&(0..512))), (0, false, false));
+    }
+
+    /// Compares with a look at all entries, on places that share counters and on long commands.
+    #[test]
+    fn an_entry_overlaps_what_its_bytes_do() {
+        let mut log = Log::new(&Geometry { id: 1, limit: 12288, slots: 64 }, 0);
+        let mut random = sluice_sim::Random::new(1);
+        let mut live: Vec<(u64, Range<u64>)> = Vec::new();
+        let (mut found, mut kept) = (0, 0);
+        for _ in 0..20_000 {
+            let start = 512 * random.below(128) + (random.below(3) * COUNTERS << 14);
+            let length =
+                if random.one_in(20) { 512 * random.between(1, 8192) } else { 512 * random.between(1, 24) };
+            let bytes = start..start + length;
+            let overlaps = live.iter().any(|(_, of)| of.start < bytes.end && bytes.start < of.end);
+            assert_eq!(log.overlaps(&bytes), overlaps, "{bytes:?}");
+            found += u64::from(overlaps);
+            if length <= 12288
+                && random.one_in(3)
+                && let Some(entry) = log.take(&bytes)
+            {
+                live.push((entry.sequence, bytes));
+                kept += 1;
+            }
+            if random.one_in(30) {
+                let watermark = log.next - random.below(8).min(log.next);
+                log.retire(watermark.max(log.watermark));
+                live.retain(|(sequence, _)| *sequence >= log.watermark);
+            }
+        }
+        assert!(found > 1000 && kept > 1000);
+        log.retire(log.next);
+        assert!(log.places.counts.iter().all(|count| *count == 0));
     }
 
     #[test]

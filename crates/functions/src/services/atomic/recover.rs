@@ -9,6 +9,9 @@ use sluice_command::{Operation, Storage};
 use sluice_nvme::Status;
 use sluice_uif::{Buffer, Data, Done, Io, Part};
 
+/// Time after which a recovery lets the function be announced, nanoseconds.
+const LONG_NS: u64 = 20_000_000_000;
+
 /// Request of a recovery that is to be sent, or is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
@@ -55,6 +58,14 @@ impl Recovery {
         let before = self.superblock.storage;
         !self.entries.is_empty() && known(before) && known(storage) && before != storage
     }
+}
+
+/// Describes entries that end at `needed`, behind the end of the data.
+fn behind_end(needed: u64, size: u64) -> String {
+    format!(
+        "the log has writes up to byte {needed}, and the data ends at {size}: open the drive once with {needed} bytes of \
+         data, so that they reach their places, and make it smaller then; zeros over the first 8 KiB of the log drop them"
+    )
 }
 
 impl Atomic {
@@ -123,6 +134,7 @@ impl Atomic {
         match outcome {
             Ok(Some(step)) => {
                 recovery.step = step;
+                self.announce_if_long(step, io);
                 if step == Step::Store {
                     self.set_geometry(&recovery.superblock.geometry);
                 }
@@ -184,6 +196,17 @@ impl Atomic {
         Ok(Some(step))
     }
 
+    /// Announces the function in the middle of a long recovery, whose log is checked: a process that is not ready in a
+    /// minute is ended, and would begin anew each time. Commands wait.
+    fn announce_if_long(&mut self, step: Step, io: &mut Io<'_>) {
+        let is_checked = !matches!(step, Step::Superblocks | Step::Head(_));
+        let is_long = self.began_ns.is_some_and(|began_ns| io.now_ns() >= began_ns.saturating_add(LONG_NS));
+        if is_checked && is_long && !std::mem::replace(&mut self.is_announced, true) {
+            tracing::warn!("atomic is still writing its log to the places: commands wait");
+            io.ready(Status::SUCCESS);
+        }
+    }
+
     fn superblock_found(&mut self, recovery: &mut Recovery, found: Found) -> Result<Step, String> {
         match found {
             Found::Good(superblock) if superblock.geometry.fits(self.log_layer.size) => {
@@ -217,8 +240,9 @@ impl Atomic {
         if !self.is_announced && recovery.is_of_other(self.data.id) {
             return Err("the log has writes of another drive, which are not on it yet".to_owned());
         }
-        if recovery.entries.iter().any(|entry| end(entry) > self.data.size) {
-            return Err("the log has writes behind the end of the drive".to_owned());
+        let needed = recovery.entries.iter().map(end).max().unwrap_or(0);
+        if needed > self.data.size {
+            return Err(behind_end(needed, self.data.size));
         }
         match recovery.entries.is_empty() {
             true => Ok(Step::Store),
