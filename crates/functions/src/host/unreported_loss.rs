@@ -80,7 +80,7 @@ impl UnreportedLoss {
         let (own, told) = match origin.sq == Origin::INTERNAL_SQ {
             // The Flush at the end of a drive returns the status to the daemon, if no host has it.
             true if origin.controller == Origin::SUBSYSTEM => (AT_END, AT_END),
-            // Nobody gets the status of another internal one.
+            // No host gets the status of another internal one.
             true => (0, 0),
             false => (bit(origin), bit(origin) | AT_END),
         };

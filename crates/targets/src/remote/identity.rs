@@ -298,8 +298,8 @@ impl NamespaceInfo {
         self.name.storage().part(blocks.start)
     }
 
-    /// Returns the blocks of an atomic write in the range from `start` on, and those between two boundaries, of which the layers
-    /// above know one kind. A write that crosses none of these must cross no boundary of the device.
+    /// Returns the blocks of an atomic write in the range from `start` on, and those between two boundaries. The layers above
+    /// have one kind of boundaries: a write that crosses none of them must cross no atomic boundary of the device.
     fn atomic_within(&self, start: u64, boundary: u64) -> (u64, u64) {
         let unit = self.atomic_boundary;
         if unit == 0 {
