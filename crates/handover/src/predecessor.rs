@@ -3,13 +3,15 @@
 use crate::channel::{Channel, ChannelError};
 use crate::greeting::{Greeting, Version, greet};
 use crate::kind;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use std::ffi::OsString;
-use std::fmt;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use std::{fmt, io, thread};
 
 /// Bytes of a refusal that are shown.
 const REFUSAL_MAX: usize = 1024;
@@ -113,7 +115,14 @@ impl fmt::Display for UpgradeError {
 
 impl std::error::Error for UpgradeError {}
 
-/// Process of the successor, killed when dropped: it has not got everything.
+/// Time for the processes that a killed successor has started to end.
+const CHILDREN_LIMIT: Duration = Duration::from_secs(5);
+
+/// Interval of the looks at them.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Process of the successor, in a group of its own with the processes that it starts. All of them are killed when this is
+/// dropped: the successor has not got everything.
 struct Process(Option<Child>);
 
 impl Process {
@@ -125,10 +134,20 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            // Waits for the end: two processes must not have the items at the same time.
-            let _ = child.wait();
+        let Some(child) = &mut self.0 else { return };
+        let group = Pid::from_child(child);
+        // The members that run as other users end with their sockets.
+        let _ = kill_process_group(group, Signal::KILL);
+        let _ = child.kill();
+        // Waits for the end: two processes must not have the items at the same time, and neither two of their functions.
+        let _ = child.wait();
+        let until = Instant::now() + CHILDREN_LIMIT;
+        while test_kill_process_group(group) != Err(Errno::SRCH) {
+            if Instant::now() >= until {
+                tracing::warn!("processes of the one that was to take over have not ended for 5 s");
+                return;
+            }
+            thread::sleep(LOOK_EVERY);
         }
     }
 }
@@ -150,7 +169,7 @@ pub fn upgrade(
     let mut command = Command::new(binary);
     // The service manager has set it to the identifier of this process (`sd_watchdog_enabled(3)`).
     command.args(arguments).env_remove("WATCHDOG_PID").stdin(Stdio::from(theirs.into_fd()));
-    let child = command.spawn();
+    let child = command.process_group(0).spawn();
     // Only the other process has the other end of the channel.
     drop(command);
     let process = Process(Some(child.map_err(start)?));

@@ -235,3 +235,18 @@ fn other_programs_are_refused_in_words() {
     let error = upgrade_to("/bin/sleep", &["1000"], hasty).to_string();
     assert_eq!(error, "the new process failed when it was greeted: the other process did not answer in time");
 }
+
+/// Checks that the predecessor goes on only when the processes that its successor started have ended, too.
+#[test]
+fn no_process_of_a_killed_successor_is_left() {
+    let note = std::env::temp_dir().join(format!("sluice-upgrade-{}", std::process::id()));
+    let script = format!("sleep 1000 & echo $! > {}; exec sleep 1000", note.display());
+    let hasty = Limits { greeting: Duration::from_secs(1), ..LIMITS };
+    upgrade_to("/bin/sh", &["-c", &script], hasty);
+    let process = std::fs::read_to_string(&note).expect("it was started");
+    std::fs::remove_file(&note).expect("it is there");
+    // A process that nobody waits for is a zombie.
+    let state = std::fs::read_to_string(format!("/proc/{}/stat", process.trim())).unwrap_or_default();
+    let is_over = state.is_empty() || state.split_whitespace().nth(2) == Some("Z");
+    assert!(is_over, "it lives: {state}");
+}
