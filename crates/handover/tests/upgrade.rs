@@ -245,7 +245,7 @@ fn no_process_of_a_killed_successor_is_left() {
     upgrade_to("/bin/sh", &["-c", &script], hasty);
     let process = std::fs::read_to_string(&note).expect("it was started");
     std::fs::remove_file(&note).expect("it is there");
-    // A process that nobody waits for is a zombie.
+    // A process without a parent that waits for it is a zombie.
     let state = std::fs::read_to_string(format!("/proc/{}/stat", process.trim())).unwrap_or_default();
     let is_over = state.is_empty() || state.split_whitespace().nth(2) == Some("Z");
     assert!(is_over, "it lives: {state}");
