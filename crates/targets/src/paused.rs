@@ -1,9 +1,12 @@
-//! A layer over a target that is paused: commands wait in it, and nothing reaches the target.
+//! A layer over a target that is paused: commands wait in it, and nothing reaches the target but the Flush at the end of
+//! the drive.
 //!
 //! The controller answers a command that waits for longer than its host is going to, with Command Interrupted. So
 //! a pause may be longer than the time-out of the host.
 
-use sluice_command::{Aborted, Characteristics, Command, Controllers, Lane, Layer, Ticket};
+use sluice_command::{
+    Aborted, Characteristics, Command, Controllers, Lane, Layer, Operation, Origin, Slot, Ticket,
+};
 use sluice_nvme::Status;
 use std::collections::VecDeque;
 
@@ -41,6 +44,12 @@ impl Paused {
     }
 }
 
+/// Returns whether a command is the Flush with which a drive ends. It changes no data.
+fn is_at_end(slot: &Slot) -> bool {
+    let Origin { sq, controller, .. } = slot.origin;
+    slot.request.operation == Operation::Flush && (sq, controller) == (Origin::INTERNAL_SQ, Origin::SUBSYSTEM)
+}
+
 impl Layer for Paused {
     fn name(&self) -> &'static str {
         Self::NAME
@@ -53,6 +62,10 @@ impl Layer for Paused {
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
         if self.has_failed(lane.now_ns()) {
             return lane.finish(command, Status::INTERNAL_PATH_ERROR);
+        }
+        if is_at_end(lane.slot(&command)) {
+            // Nothing that was acknowledged before the pause is lost with the daemon.
+            return lane.forward(command);
         }
         let ticket = lane.park(command);
         self.waiting.push_back(ticket);
@@ -95,7 +108,7 @@ impl Layer for Paused {
 mod tests {
     use super::*;
     use crate::Null;
-    use sluice_command::{Limits, NodeId, Operation, Origin, Request, Slab, Stack, StackBuilder, StackError};
+    use sluice_command::{Limits, NodeId, Request, Slab, Stack, StackBuilder, StackError};
     use sluice_nvme::SubmissionEntry;
 
     const SIZE: u64 = 1 << 20;
@@ -127,7 +140,11 @@ mod tests {
 
         /// Submits a command.
         fn submit(&mut self, now_ns: u64) {
-            let origin = Origin { sq: 1, cid: self.cid, ..Origin::default() };
+            self.submit_from(Origin { sq: 1, ..Origin::default() }, now_ns);
+        }
+
+        fn submit_from(&mut self, origin: Origin, now_ns: u64) {
+            let origin = Origin { cid: self.cid, ..origin };
             self.cid += 1;
             let command = self.slab.admit(&SubmissionEntry::default(), origin).expect("room");
             let request = Request { operation: Operation::Flush, ..Request::default() };
@@ -161,6 +178,19 @@ mod tests {
         bench.submit(0);
         assert_eq!(bench.done(), [(3, Status::SUCCESS)]);
         assert_eq!(bench.stack.position(Paused::NAME), None);
+    }
+
+    #[test]
+    fn the_flush_at_the_end_of_a_drive_passes_a_pause() {
+        let mut bench = Bench::new();
+        bench.pause(None);
+        let internal = Origin { sq: Origin::INTERNAL_SQ, ..Origin::default() };
+        bench.submit_from(internal, 0);
+        bench.submit_from(Origin { controller: Origin::SUBSYSTEM, ..internal }, 0);
+        bench.submit_from(Origin::LAYER, 0);
+        assert_eq!(bench.done(), [(1, Status::SUCCESS)], "the others wait");
+        bench.resume();
+        assert_eq!(bench.done(), [0, 2].map(|cid| (cid, Status::SUCCESS)));
     }
 
     #[test]
