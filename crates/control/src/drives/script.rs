@@ -6,7 +6,7 @@ use crate::state::{Disk, FileSystem};
 use sluice_controller::{AnaRule, PersistentRecord, Synced};
 use sluice_functions::{GroupRefused, GroupStatus, QosLimits, QosWaits};
 use sluice_spec::error::Kind;
-use sluice_spec::{ClassifierSpec, UifSpec};
+use sluice_spec::{AnaStateName, ClassifierSpec, UifSpec};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -24,6 +24,8 @@ pub struct Script {
     pub refuse_program: AtomicBool,
     /// Whether no function can be moved, attached or detached.
     pub refuse_move: AtomicBool,
+    /// A target is replaced when hosts see its namespace as inaccessible, at last.
+    pub replaces_late: AtomicBool,
     /// A folder that is created when a function is moved. No change can be stored from then on.
     pub break_at_move: Mutex<Option<std::path::PathBuf>>,
     /// Whether no program can be activated.
@@ -314,6 +316,14 @@ impl Running for Played {
         assert!(lock(&self.paused).contains(&nsid), "nothing reaches the target meanwhile");
         if !may_differ {
             return Err(differs());
+        }
+        let is_shown =
+            || lock(&self.ana).last().is_some_and(|rule| rule.state == AnaStateName::Inaccessible.state());
+        let mut looks = 0;
+        while self.script.replaces_late.load(SeqCst) && !is_shown() {
+            looks += 1;
+            assert!(looks < 20_000, "hosts see the Change state without a limit");
+            std::thread::sleep(Duration::from_millis(1));
         }
         store()?;
         if self.script.refuse_move.load(SeqCst) {

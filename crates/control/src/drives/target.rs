@@ -4,6 +4,7 @@ mod maintenance;
 
 pub use maintenance::{BACK_S, FirmwareOrder, MaintenanceView};
 
+use self::maintenance::CHANGE_LIMIT;
 use super::events::EventKind;
 use super::storage::{Why, is_same_file};
 use super::{DeviceView, Drives, Entry, Origin, Running, Store};
@@ -219,6 +220,7 @@ impl Drives {
         let mut settled = self.settle_storage(spec, Why::KNOWN)?;
         settled.keep_identities(nsid, former.identities(name, nsid).unwrap_or_default());
         let was_paused = find_paused(&former, name, nsid).is_some();
+        let began = Instant::now();
         if !was_paused {
             self.pause_for_a_moment(entry, running.as_ref(), nsid).inspect_err(|_| settled.remove_made())?;
         }
@@ -231,7 +233,16 @@ impl Drives {
                 remember(saved, entry, declared.as_ref(), spec, nsid);
             })
         };
-        let replaced = running.replace_target(&settled.spec(spec), nsid, may_differ, store);
+        let described = settled.spec(spec);
+        let mut replace = || running.replace_target(&described, nsid, may_differ, store);
+        let replaced = match was_paused {
+            true => replace(),
+            // The new target may be reached after a long time, and hosts have seen the Change state since the pause.
+            false => {
+                let limit = CHANGE_LIMIT.saturating_sub(began.elapsed());
+                self.while_changing(entry, running.as_ref(), nsid, limit, replace)
+            }
+        };
         if let Err(problem) = replaced {
             self.unsettle(&settled);
             let back = self.take_back(name, &former);

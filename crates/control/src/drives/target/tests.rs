@@ -200,16 +200,32 @@ fn a_pause_after_a_failed_reset_applies_on_a_full_disk() {
     }
 }
 
+/// Returns the configuration of a drive whose hosts see a paused target by ANA.
+fn with_ana(path: &Path) -> String {
+    format!(
+        "[tcp]\nlisten = [\"127.0.0.1:4420\"]\n[[drive]]\nname = \"fixed\"\nabsence = {{ answer = \"ana\" }}\n[drive.tcp]\n[[drive.namespace]]\n\
+         target = \"file\"\nsize = \"1MiB\"\npath = \"{}\"\nana_group = 1\n",
+        path.display()
+    )
+}
+
+/// Replaces a target by one that is reached after a long time.
+#[test]
+fn hosts_see_no_change_for_longer_than_its_limit_during_a_replacement() {
+    let stage = Stage::new();
+    let (config, b) = (with_ana(&file(&stage, "a")), file(&stage, "b"));
+    let drives = stage.start(&config);
+    stage.script.replaces_late.store(true, SeqCst);
+    drives.replace_target("fixed", 1, TargetSpec::file(b), true).expect("it is there in the end");
+    assert_eq!(lock(&stage.played("fixed").ana).last(), None);
+}
+
 /// Shows the Change state for longer than hosts wait for its end.
 #[test]
 fn hosts_see_no_change_for_longer_than_its_limit() {
     let stage = Stage::new();
     let path = file(&stage, "a");
-    let config = format!(
-        "[tcp]\nlisten = [\"127.0.0.1:4420\"]\n[[drive]]\nname = \"fixed\"\nabsence = {{ answer = \"ana\" }}\n[drive.tcp]\n[[drive.namespace]]\n\
-         target = \"file\"\nsize = \"1MiB\"\npath = \"{}\"\nana_group = 1\n",
-        path.display()
-    );
+    let config = with_ana(&path);
     let drives = stage.start(&config);
     let (entry, running) = drives.paused_or_not("fixed", 1, false).expect("it runs");
     let running = running.as_ref();
