@@ -28,6 +28,6 @@ pub use nvme_tcp::{
 };
 pub use paused::Paused;
 pub use remote::{
-    Activation, ControllerContext, LossNotice, Maintenance, MaintenanceFault, PowerId, PreviousSession,
-    ResetReport, await_shutdowns,
+    Activation, CommitLimits, ControllerContext, LossNotice, Maintenance, MaintenanceFault, PowerId,
+    PreviousSession, ResetReport, await_shutdowns,
 };

@@ -504,7 +504,7 @@ impl AdminThread {
     fn reconnect_if_due(&mut self) {
         let NvmeTcpConfig { address, subnqn, ctrl_loss, .. } = &self.config;
         let lost_for = self.lost_at.map_or(Duration::ZERO, |at| at.elapsed());
-        if !self.given_up && ctrl_loss.is_some_and(|limit| lost_for >= limit) {
+        if !self.given_up && is_given_up(lost_for, *ctrl_loss, self.resetting.is_some()) {
             self.given_up = true;
             let seconds = lost_for.as_secs();
             tracing::error!(
@@ -566,6 +566,12 @@ impl AdminThread {
     }
 }
 
+/// Returns whether a controller is given up that was lost for so long. One that is being reset is not: the reset has its
+/// own limit, and is answered at an attempt to connect.
+fn is_given_up(lost_for: Duration, ctrl_loss: Option<Duration>, is_resetting: bool) -> bool {
+    !is_resetting && ctrl_loss.is_some_and(|limit| lost_for >= limit)
+}
+
 /// Handles Keep Alive, access state and events. Returns whether a command was sent.
 fn serve(
     connections: &mut Connections,
@@ -607,4 +613,22 @@ fn serve(
 /// Waits until the controller has closed its side, for a short time.
 fn wait_for_end(socket: BorrowedFd<'_>, limit: Duration) {
     let _ = poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)], Some(&timespec(limit)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_is_not_given_up_during_its_reset() {
+        let [short, long] = [5, 50].map(Duration::from_secs);
+        for (lost_for, limit, is_resetting, expected) in [
+            (long, Some(short), false, true),
+            (long, Some(short), true, false),
+            (short, Some(long), false, false),
+            (long, None, false, false),
+        ] {
+            assert_eq!(is_given_up(lost_for, limit, is_resetting), expected, "{lost_for:?} of {limit:?}");
+        }
+    }
 }

@@ -12,9 +12,26 @@ const GRANULE: usize = 4096;
 /// Time for a Firmware Commit, at least: a controller writes the image to its flash.
 const COMMIT_MIN: Duration = Duration::from_secs(60);
 
-/// Time for a Firmware Commit, at most. MTFA can be 6553 s, and a client of the API waits for 300 s. A reset comes after
+/// Time for the answer to a Firmware Commit, at most. MTFA can be 6553 s, and a client of the API waits for 300 s. A reset comes after
 /// the commit.
 const COMMIT_MAX: Duration = Duration::from_secs(100);
+
+/// Times for a Firmware Commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommitLimits {
+    /// Time for its answer.
+    pub answer: Duration,
+    /// Time for which the controller may be busy with it.
+    pub busy: Duration,
+}
+
+impl CommitLimits {
+    /// Creates the limits from the Maximum Time for Firmware Activation (MTFA), in units of 100 ms.
+    fn of(mtfa: u16) -> Self {
+        let busy = (Duration::from_millis(100) * u32::from(mtfa)).max(COMMIT_MIN);
+        Self { answer: busy.min(COMMIT_MAX), busy }
+    }
+}
 
 /// State of a controller that a reset must not change, or restores.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,8 +48,7 @@ pub struct ControllerContext {
     pub piece: usize,
     /// Bytes of data that one command carries at most.
     pub piece_max: usize,
-    /// Time for a Firmware Commit.
-    pub commit_limit: Duration,
+    pub commit_limits: CommitLimits,
     /// I/O queues of this host.
     pub queues: u32,
     /// Namespaces in use by this host.
@@ -68,8 +84,7 @@ impl ControllerContext {
             has_firmware_commands: controller.oacs & 1 << 2 != 0,
             piece: granularity,
             piece_max,
-            commit_limit: (Duration::from_millis(100) * u32::from(controller.mtfa))
-                .clamp(COMMIT_MIN, COMMIT_MAX),
+            commit_limits: CommitLimits::of(controller.mtfa),
             queues: 0,
             namespaces: 0,
             requests_events: false,
@@ -227,13 +242,17 @@ pub(super) mod tests {
         let context = ControllerContext::of(&controller(2), 8192).expect("two pages fit");
         assert_eq!((context.firmware.as_str(), context.slots, context.piece), ("1.2", 2, 8192));
         assert!(context.is_first_read_only && context.has_firmware_commands);
-        assert_eq!(context.commit_limit, Duration::from_secs(100));
+        let limits = CommitLimits { answer: Duration::from_secs(100), busy: Duration::from_secs(300) };
+        assert_eq!(context.commit_limits, limits);
         let limit = |mtfa| {
             let mut controller = controller(2);
             controller.mtfa = mtfa;
-            ControllerContext::of(&controller, 8192).map(|it| it.commit_limit.as_secs())
+            ControllerContext::of(&controller, 8192).map(|it| {
+                let CommitLimits { answer, busy } = it.commit_limits;
+                (answer.as_secs(), busy.as_secs())
+            })
         };
-        assert_eq!([0, 700, u16::MAX].map(limit), [Ok(60), Ok(70), Ok(100)]);
+        assert_eq!([0, 700, u16::MAX].map(limit), [Ok((60, 60)), Ok((70, 70)), Ok((100, 6553))]);
         assert_eq!(ControllerContext::of(&controller(0xff), 4096).map(|it| it.piece), Ok(4096));
         assert_eq!(context.check_pieces(), Ok(()));
         let larger = ControllerContext::of(&controller(3), 8192).expect("it may be reset");

@@ -15,7 +15,7 @@ pub(crate) use event_requests::{EventRequests, LogLimit};
 pub use identity::PowerId;
 pub(crate) use identity::{BLOCKS_MAX, NamespaceInfo};
 pub(crate) use incompatible::Incompatible;
-pub use maintenance::{Activation, ControllerContext, MaintenanceFault, ResetReport};
+pub use maintenance::{Activation, CommitLimits, ControllerContext, MaintenanceFault, ResetReport};
 pub(crate) use notifier::Notifier;
 pub use orders::Maintenance;
 pub(crate) use presence::Present;

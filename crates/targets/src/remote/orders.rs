@@ -5,7 +5,9 @@
 //! withdrawn when its requester gives up waiting before the thread has begun it.
 
 use super::Notifier;
-use super::maintenance::{Activation, ControllerContext, MaintenanceFault, ResetReport, activation};
+use super::maintenance::{
+    Activation, CommitLimits, ControllerContext, MaintenanceFault, ResetReport, activation,
+};
 use sluice_nvme::Status;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
@@ -71,7 +73,7 @@ pub(crate) enum Order {
     Commit {
         slot: u8,
         action: u8,
-        limit: Duration,
+        limits: CommitLimits,
         reply: Reply<Activation>,
     },
     /// Shuts the controller down and resets it. The target of the controller is idle.
@@ -94,9 +96,9 @@ pub(crate) trait Maintained {
     /// Sends the piece of an image that begins at byte `offset`.
     fn download(&mut self, offset: u32, piece: &[u8]) -> Result<(), MaintenanceFault>;
 
-    /// Sends Firmware Commit. The answer comes with its completion, or when `limit` is over. The thread serves its targets
-    /// meanwhile.
-    fn begin_commit(&mut self, slot: u8, action: u8, limit: Duration, reply: Reply<Activation>);
+    /// Sends Firmware Commit. The answer comes with its completion, or when the limit for that is over. The thread serves
+    /// its targets meanwhile, and until the completion.
+    fn begin_commit(&mut self, slot: u8, action: u8, limits: CommitLimits, reply: Reply<Activation>);
 
     /// Shuts the controller down, so that its cache is durable, and resets it. The answer comes when the thread has
     /// connected again.
@@ -108,9 +110,9 @@ pub(crate) trait Maintained {
             Order::Save(reply) => reply.carry_out(|| self.save()),
             Order::Compare(reply) => reply.carry_out(|| self.compare()),
             Order::Download { offset, piece, reply } => reply.carry_out(|| self.download(offset, &piece)),
-            Order::Commit { slot, action, limit, reply } => {
+            Order::Commit { slot, action, limits, reply } => {
                 if reply.begin() {
-                    self.begin_commit(slot, action, limit, reply);
+                    self.begin_commit(slot, action, limits, reply);
                 }
             }
             Order::Reset { limit, reply } => {
@@ -125,13 +127,17 @@ pub(crate) trait Maintained {
 /// A Firmware Commit in progress.
 #[derive(Debug)]
 pub(crate) struct PendingCommit {
-    reply: Reply<Activation>,
+    /// None once it was answered without a completion.
+    reply: Option<Reply<Activation>>,
     until: Instant,
+    /// Time until which the controller may be busy.
+    busy_until: Instant,
 }
 
 impl PendingCommit {
-    pub(crate) fn new(reply: Reply<Activation>, limit: Duration) -> Self {
-        Self { reply, until: Instant::now() + limit }
+    pub(crate) fn new(reply: Reply<Activation>, limits: CommitLimits) -> Self {
+        let now = Instant::now();
+        Self { reply: Some(reply), until: now + limits.answer, busy_until: now + limits.busy }
     }
 
     /// Returns the time until the limit is over.
@@ -141,13 +147,32 @@ impl PendingCommit {
 
     /// Answers with the status of the completion.
     pub(crate) fn completed(self, status: Status) {
-        self.reply.send(activation(status));
+        match self.reply {
+            Some(reply) => reply.send(activation(status)),
+            None => tracing::info!("a Firmware Commit has ended after its limit: {status:?}"),
+        }
+    }
+
+    /// Answers that there was no completion within the limit, which is over. Returns whether the controller may still be
+    /// busy: other commands would block the thread until their time-out, and a reset would interrupt the commit.
+    pub(crate) fn is_overdue(&mut self) -> bool {
+        if let Some(reply) = self.reply.take() {
+            reply.send(Err(commit_failed("it was not completed in time, and may still be in progress")));
+        }
+        self.until = self.busy_until;
+        !self.left().is_zero()
     }
 
     /// Answers that there will be no completion.
     pub(crate) fn failed(self, why: &str) {
-        self.reply.send(Err(MaintenanceFault::Failed(format!("Firmware Commit: {why}"))));
+        if let Some(reply) = self.reply {
+            reply.send(Err(commit_failed(why)));
+        }
     }
+}
+
+fn commit_failed(why: &str) -> MaintenanceFault {
+    MaintenanceFault::Failed(format!("Firmware Commit: {why}"))
 }
 
 /// A reset in progress.
@@ -203,6 +228,15 @@ pub(crate) fn orders(notifier: &Arc<Notifier>) -> (Maintenance, Receiver<Order>)
     (Maintenance { orders, notifier: Arc::clone(notifier), ending: Arc::default() }, receiver)
 }
 
+/// Returns the fault of an order without a reset that has no answer. The controller is as it was.
+fn unanswered(limit: Duration) -> MaintenanceFault {
+    MaintenanceFault::Failed(format!("it did not answer within {} s", limit.as_secs()))
+}
+
+fn not_back(limit: Duration) -> MaintenanceFault {
+    MaintenanceFault::NotBack { limit, last: "none".to_owned() }
+}
+
 /// Handle of the control plane on the controller behind a target. It keeps no connection alive.
 #[derive(Clone, Debug)]
 pub struct Maintenance {
@@ -224,7 +258,11 @@ impl Maintenance {
     /// # Errors
     /// The controller is not connected, or does not answer.
     pub fn save(&self) -> Result<ControllerContext, MaintenanceFault> {
-        self.send(GRACE, Order::Save)
+        self.save_within(GRACE)
+    }
+
+    fn save_within(&self, limit: Duration) -> Result<ControllerContext, MaintenanceFault> {
+        self.send(limit, unanswered, Order::Save)
     }
 
     /// Downloads the piece of an image that begins at `offset`.
@@ -232,15 +270,16 @@ impl Maintenance {
     /// # Errors
     /// The controller refuses it, or does not answer.
     pub fn download(&self, offset: u32, piece: Vec<u8>) -> Result<(), MaintenanceFault> {
-        self.send(GRACE, |reply| Order::Download { offset, piece, reply })
+        self.send(GRACE, unanswered, |reply| Order::Download { offset, piece, reply })
     }
 
     /// Commits the downloaded image, or activates the one in a slot.
     ///
     /// # Errors
     /// The controller refuses it, or needs a reset that this host cannot do.
-    pub fn commit(&self, slot: u8, action: u8, limit: Duration) -> Result<Activation, MaintenanceFault> {
-        self.send(limit + GRACE, |reply| Order::Commit { slot, action, limit, reply })
+    pub fn commit(&self, slot: u8, action: u8, limits: CommitLimits) -> Result<Activation, MaintenanceFault> {
+        let order = |reply| Order::Commit { slot, action, limits, reply };
+        self.send(limits.answer + GRACE, unanswered, order)
     }
 
     /// Resets the controller, whose target is idle, and waits for at most `limit` until it is back.
@@ -248,7 +287,11 @@ impl Maintenance {
     /// # Errors
     /// The controller is another one then, or did not come back. Its target stays as it is.
     pub fn reset(&self, limit: Duration) -> Result<ResetReport, MaintenanceFault> {
-        self.send(limit + GRACE, |reply| Order::Reset { limit, reply })
+        self.reset_within(limit + GRACE)
+    }
+
+    fn reset_within(&self, limit: Duration) -> Result<ResetReport, MaintenanceFault> {
+        self.send(limit, not_back, |reply| Order::Reset { limit: limit.saturating_sub(GRACE), reply })
     }
 
     /// Compares the controller with its stored context.
@@ -256,10 +299,17 @@ impl Maintenance {
     /// # Errors
     /// The controller is another one, or does not answer.
     pub fn compare(&self) -> Result<ControllerContext, MaintenanceFault> {
-        self.send(GRACE, Order::Compare)
+        self.send(GRACE, unanswered, Order::Compare)
     }
 
-    fn send<T>(&self, limit: Duration, order: impl FnOnce(Reply<T>) -> Order) -> Result<T, MaintenanceFault> {
+    /// Sends an order and waits for the answer. `unanswered` returns the fault of one that was begun and is not answered
+    /// within `limit`.
+    fn send<T>(
+        &self,
+        limit: Duration,
+        unanswered: fn(Duration) -> MaintenanceFault,
+        order: impl FnOnce(Reply<T>) -> Order,
+    ) -> Result<T, MaintenanceFault> {
         let ((sender, replied), claim) = (sync_channel(1), Arc::<Claim>::default());
         let reply = Reply { sender, claim: Arc::clone(&claim) };
         self.orders.send(order(reply)).map_err(|_| MaintenanceFault::Gone)?;
@@ -277,9 +327,7 @@ impl Maintenance {
                 Err(RecvTimeoutError::Timeout) if claim.set(Claim::WITHDRAWN) => {
                     return Err(MaintenanceFault::Busy { limit });
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    return Err(MaintenanceFault::NotBack { limit, last: "none".to_owned() });
-                }
+                Err(RecvTimeoutError::Timeout) => return Err(unanswered(limit)),
             }
         }
     }
@@ -322,9 +370,9 @@ mod tests {
             self.context().map(drop)
         }
 
-        fn begin_commit(&mut self, _slot: u8, _action: u8, limit: Duration, reply: Reply<Activation>) {
+        fn begin_commit(&mut self, _slot: u8, _action: u8, limits: CommitLimits, reply: Reply<Activation>) {
             self.carried_out += 1;
-            PendingCommit::new(reply, limit).completed(Status::SUCCESS);
+            PendingCommit::new(reply, limits).completed(Status::SUCCESS);
         }
 
         fn begin_reset(&mut self, _limit: Duration, reply: Reply<ResetReport>) {
@@ -345,7 +393,10 @@ mod tests {
         ending.store(true, SeqCst);
         let hour = Duration::from_secs(3600);
         assert_eq!(maintenance.reset(hour), Err(MaintenanceFault::Ending { has_begun: false }));
-        assert_eq!(maintenance.commit(1, 3, hour), Err(MaintenanceFault::Ending { has_begun: false }));
+        assert_eq!(
+            maintenance.commit(1, 3, CommitLimits { answer: hour, busy: hour }),
+            Err(MaintenanceFault::Ending { has_begun: false })
+        );
         ending.store(false, SeqCst);
         let mut thread = Thread::default();
         receiver.try_iter().for_each(|order| thread.execute_order(order));
@@ -363,9 +414,12 @@ mod tests {
     fn an_order_whose_requester_gave_up_is_not_executed() {
         let (maintenance, receiver, _) = ends();
         let soon = Duration::from_millis(1);
-        assert_eq!(maintenance.send(soon, Order::Save), Err(MaintenanceFault::Busy { limit: soon }));
+        assert_eq!(
+            maintenance.send(soon, unanswered, Order::Save),
+            Err(MaintenanceFault::Busy { limit: soon })
+        );
         let reset = |reply| Order::Reset { limit: soon, reply };
-        assert_eq!(maintenance.send(soon, reset), Err(MaintenanceFault::Busy { limit: soon }));
+        assert_eq!(maintenance.send(soon, not_back, reset), Err(MaintenanceFault::Busy { limit: soon }));
         let mut thread = Thread::default();
         receiver.try_iter().for_each(|order| thread.execute_order(order));
         assert_eq!(thread.carried_out, 0);
@@ -378,13 +432,45 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_never_ends_is_answered() {
-        let (reply, replied) = reply();
-        let pending = PendingCommit::new(reply, Duration::ZERO);
-        assert!(pending.left().is_zero());
-        pending.failed("no completion within its limit");
-        let fault = replied.recv().expect("an answer").expect_err("it failed");
-        assert!(fault.to_string().contains("no completion") && !fault.is_after_reset(), "{fault}");
+    fn a_commit_that_never_ends_is_answered_and_the_controller_may_be_busy() {
+        let hour = Duration::from_secs(3600);
+        for (busy, is_busy) in [(Duration::ZERO, false), (hour, true)] {
+            let (reply, replied) = reply();
+            let mut pending = PendingCommit::new(reply, CommitLimits { answer: Duration::ZERO, busy });
+            assert!(pending.left().is_zero());
+            assert_eq!(pending.is_overdue(), is_busy);
+            let fault = replied.recv().expect("an answer").expect_err("it failed");
+            assert!(fault.to_string().contains("may still be in progress"), "{fault}");
+            assert!(!fault.is_after_reset());
+            assert_eq!(pending.left() > Duration::ZERO, is_busy);
+            pending.completed(Status::SUCCESS);
+            assert!(replied.try_recv().is_err(), "there is one answer");
+        }
+    }
+
+    /// Sends orders that are begun and never answered: only after a reset the controller may be another one.
+    #[test]
+    fn an_order_without_an_answer_is_no_reset_unless_it_was_one() {
+        let (maintenance, receiver, _) = ends();
+        let thread = std::thread::spawn(move || {
+            let begin = |order: &Order| match order {
+                Order::Save(reply) => reply.begin(),
+                Order::Reset { reply, .. } => reply.begin(),
+                _ => false,
+            };
+            // The orders are kept, so that their requester waits.
+            receiver.iter().inspect(|order| _ = begin(order)).collect::<Vec<_>>().len()
+        });
+        let soon = Duration::from_millis(20);
+        let is_busy = |fault: &MaintenanceFault| matches!(fault, MaintenanceFault::Busy { .. });
+        let save = || maintenance.save_within(soon).expect_err("there is no answer");
+        let fault = std::iter::repeat_with(save).find(|fault| !is_busy(fault)).expect("it is begun once");
+        assert!(!fault.is_after_reset(), "{fault}");
+        let reset = || maintenance.reset_within(soon).expect_err("there is no answer");
+        let fault = std::iter::repeat_with(reset).find(|fault| !is_busy(fault)).expect("it is begun once");
+        assert!(fault.is_after_reset(), "{fault}");
+        drop(maintenance);
+        thread.join().expect("no panic");
     }
 
     #[test]

@@ -24,7 +24,8 @@ use utoipa::ToSchema;
 const CLEAR_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time for which hosts may see the Change state (ANATT).
-const CHANGE_LIMIT: Duration = Duration::from_secs(TRANSITION_SECONDS as u64);
+pub(super) const CHANGE_LIMIT: Duration =
+    if cfg!(test) { Duration::ZERO } else { Duration::from_secs(TRANSITION_SECONDS as u64) };
 
 /// Bytes of the largest image.
 const IMAGE_MAX: u64 = 256 << 20;
@@ -139,7 +140,7 @@ impl Drives {
             context.check_pieces().map_err(fault)?;
             self.download(name, nsid, first, context, image)?;
         }
-        let commit = || first.commit(order.slot, order.action, context.commit_limit);
+        let commit = || first.commit(order.slot, order.action, context.commit_limits);
         let done = match order.action {
             0 => {
                 commit().map_err(fault)?;
@@ -517,6 +518,7 @@ fn milliseconds(duration: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluice_targets::CommitLimits;
 
     fn context() -> ControllerContext {
         ControllerContext {
@@ -526,7 +528,7 @@ mod tests {
             has_firmware_commands: true,
             piece: 4096,
             piece_max: 8192,
-            commit_limit: Duration::from_secs(1),
+            commit_limits: CommitLimits { answer: Duration::from_secs(1), busy: Duration::from_secs(1) },
             queues: 1,
             namespaces: 1,
             requests_events: true,

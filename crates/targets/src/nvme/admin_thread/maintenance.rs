@@ -4,7 +4,9 @@ use super::{AdminThread, Connection, ThreadEvent};
 use crate::nvme::error::ErrorKind;
 use crate::remote::maintenance::{check_same, commit, download};
 use crate::remote::orders::{Maintained, PendingCommit, PendingReset, Reply};
-use crate::remote::{Activation, ControllerContext, MaintenanceFault, NamespaceInfo, ResetReport};
+use crate::remote::{
+    Activation, CommitLimits, ControllerContext, MaintenanceFault, NamespaceInfo, ResetReport,
+};
 use sluice_host::Error;
 use sluice_nvme::Cns;
 use sluice_nvme::identify::IdentifyController;
@@ -54,16 +56,13 @@ impl AdminThread {
 
     /// Answers a Firmware Commit that has ended.
     pub(super) fn look_at_commit(&mut self) {
-        let (Some(link), Some(pending)) = (&mut self.link, &self.committing) else { return };
+        let (Some(link), Some(pending)) = (&mut self.link, &mut self.committing) else { return };
         let is_over = pending.left().is_zero();
         match link.controller.poll_long() {
-            Ok(None) if !is_over => {}
-            Ok(completion) => {
-                let Some(pending) = self.committing.take() else { return };
-                match completion {
-                    Some(completion) => pending.completed(completion.status()),
-                    None => pending.failed("it was not completed in time, and may still be in progress"),
-                }
+            Ok(None) if !is_over || pending.is_overdue() => {}
+            Ok(None) => self.committing = None,
+            Ok(Some(completion)) => {
+                self.committing.take().into_iter().for_each(|it| it.completed(completion.status()));
             }
             Err(error) => {
                 tracing::warn!(device = %self.address, %error, "the end of a Firmware Commit cannot be seen");
@@ -117,10 +116,10 @@ impl Maintained for AdminThread {
         })
     }
 
-    fn begin_commit(&mut self, slot: u8, action: u8, limit: Duration, reply: Reply<Activation>) {
+    fn begin_commit(&mut self, slot: u8, action: u8, limits: CommitLimits, reply: Reply<Activation>) {
         let command = commit(slot, action);
         match self.with_link("Firmware Commit", |link| link.controller.begin_long(command)) {
-            Ok(()) => self.committing = Some(PendingCommit::new(reply, limit)),
+            Ok(()) => self.committing = Some(PendingCommit::new(reply, limits)),
             Err(fault) => reply.send(Err(fault)),
         }
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::nvme::port::RequestSender;
 use crate::remote::orders::orders;
-use crate::remote::{Activation, Maintenance};
+use crate::remote::{Activation, CommitLimits, Maintenance};
 use sluice_host::Region;
 use sluice_memory::SharedRegion;
 use sluice_nvme::opcode::admin;
@@ -233,8 +233,9 @@ fn a_long_commit_delays_no_unmap() {
     let (mut admin_thread, requests, maintenance) = admin_thread(&device);
     let (generation, events) = (admin_thread.generation, add_port(&mut admin_thread));
     let minute = Duration::from_secs(60);
+    let limits = CommitLimits { answer: minute * 60, busy: minute * 60 };
     let run = std::thread::spawn(move || admin_thread.run());
-    let commit = std::thread::spawn(move || maintenance.commit(1, 3, minute * 60));
+    let commit = std::thread::spawn(move || maintenance.commit(1, 3, limits));
     while device.state().commit.is_none() {
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -4,7 +4,9 @@ use super::{AdminThread, Connections, Data, ThreadEvent, next_keep_alive};
 use crate::nvme_tcp::error::ErrorKind;
 use crate::remote::maintenance::{check_same, commit, download};
 use crate::remote::orders::{Maintained, PendingCommit, PendingReset, Reply};
-use crate::remote::{Activation, ControllerContext, MaintenanceFault, NamespaceInfo, ResetReport};
+use crate::remote::{
+    Activation, CommitLimits, ControllerContext, MaintenanceFault, NamespaceInfo, ResetReport,
+};
 use std::time::{Duration, Instant};
 
 /// Time after which a Keep Alive command that could not be sent is tried again: the one before has no answer yet.
@@ -53,7 +55,7 @@ impl AdminThread {
 
     /// Answers a Firmware Commit that has ended, and sends Keep Alive when due. Returns whether the commit has ended.
     pub(super) fn look_at_commit(&mut self) -> bool {
-        let (Some(connections), Some(pending)) = (&mut self.connections, &self.committing) else {
+        let (Some(connections), Some(pending)) = (&mut self.connections, &mut self.committing) else {
             return true;
         };
         let is_over = pending.left().is_zero();
@@ -69,13 +71,10 @@ impl AdminThread {
             });
         }
         match kept.and_then(|()| connections.association.poll_long()) {
-            Ok(None) if !is_over => return false,
-            Ok(response) => {
-                let Some(pending) = self.committing.take() else { return true };
-                match response {
-                    Some(response) => pending.completed(response.status()),
-                    None => pending.failed("it was not completed in time, and may still be in progress"),
-                }
+            Ok(None) if !is_over || pending.is_overdue() => return false,
+            Ok(None) => self.committing = None,
+            Ok(Some(response)) => {
+                self.committing.take().into_iter().for_each(|it| it.completed(response.status()));
             }
             // The target is about to give the reason.
             Err(ErrorKind::Abandoned) => self.await_request(),
@@ -132,11 +131,11 @@ impl Maintained for AdminThread {
         })
     }
 
-    fn begin_commit(&mut self, slot: u8, action: u8, limit: Duration, reply: Reply<Activation>) {
+    fn begin_commit(&mut self, slot: u8, action: u8, limits: CommitLimits, reply: Reply<Activation>) {
         let begun =
             self.with_connections(|connections| connections.association.begin_long(commit(slot, action)));
         match begun {
-            Ok(()) => self.committing = Some(PendingCommit::new(reply, limit)),
+            Ok(()) => self.committing = Some(PendingCommit::new(reply, limits)),
             Err(fault) => reply.send(Err(fault)),
         }
     }

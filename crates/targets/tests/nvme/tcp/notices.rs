@@ -5,7 +5,7 @@ use super::lone::Lone;
 use super::rig::config;
 use crate::rig::{BLOCK, eventually};
 use sluice_nvme::AnaState;
-use sluice_targets::{Activation, NvmeTcpConfig, PreparedNvmeTcp};
+use sluice_targets::{Activation, CommitLimits, NvmeTcpConfig, PreparedNvmeTcp};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,8 @@ fn a_controller_is_kept_alive_during_a_long_commit() {
     let config = NvmeTcpConfig { keep_alive: second / 5, timeout: second * 60, ..config(fake.address) };
     let prepared = PreparedNvmeTcp::open(&config).expect("it is there");
     let maintenance = prepared.maintenance();
-    assert_eq!(maintenance.commit(1, 3, second * 60), Ok(Activation::Ready));
+    let limits = CommitLimits { answer: second * 60, busy: second * 60 };
+    assert_eq!(maintenance.commit(1, 3, limits), Ok(Activation::Ready));
     assert_eq!(fake.silence.keep_alives.load(SeqCst), 0);
     assert_eq!(fake.seen.lock().expect("no panic").queues, 1, "the connection was not lost");
     maintenance.save().expect("other orders go on");
