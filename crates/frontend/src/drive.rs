@@ -227,9 +227,7 @@ impl Task for Drive {
         if self.sink.is_some() && self.frontends.iter().any(|frontend| frontend.needs_record()) {
             self.keep_record(now_ns);
         }
-        match served.is_vacant {
-            // A function must not start in a process that may not get the drive.
-            true if self.frontends.are_suspended() => 0,
+        match self.frontends.leave_turn(served) {
             // Layers receive events of their devices and functions without a host, too.
             true => served.work + self.subsystem.turn(&self.no_memory, now_ns),
             false => served.work,

@@ -128,6 +128,12 @@ impl<F: Frontend + ?Sized> Frontends<F> {
         }
     }
 
+    /// Returns whether the backend needs a turn of its own after that of the front-ends: no host has given it one. While they
+    /// are suspended it has none: a function must not start in a process that may not get the drive.
+    pub fn leave_turn(&self, served: Served) -> bool {
+        served.is_vacant && !self.are_suspended()
+    }
+
     /// Returns whether a front-end is suspended for a hand-over. All of a task are suspended together.
     pub fn are_suspended(&self) -> bool {
         self.iter().any(|frontend| frontend.is_suspended())
@@ -190,6 +196,7 @@ mod tests {
         served: Served,
         armed: Arm,
         is_drained: bool,
+        is_suspended: bool,
     }
 
     impl Frontend for Scripted {
@@ -210,7 +217,7 @@ mod tests {
         }
 
         fn is_suspended(&self) -> bool {
-            false
+            self.is_suspended
         }
 
         fn arm(&mut self, log: &mut Log, _now_ns: u64) -> Arm {
@@ -239,7 +246,8 @@ mod tests {
     }
 
     fn scripted(name: char, work: usize, is_vacant: bool, armed: Arm) -> Box<Scripted> {
-        Box::new(Scripted { name, served: Served { work, is_vacant }, armed, is_drained: false })
+        let served = Served { work, is_vacant };
+        Box::new(Scripted { name, served, armed, is_drained: false, is_suspended: false })
     }
 
     fn two(first: Arm, second: Arm) -> Frontends<dyn Frontend<Backend = Log>> {
@@ -260,6 +268,20 @@ mod tests {
         assert_eq!(frontends.unfinished(&log), 4);
         let none = &mut Frontends::<Scripted>::default();
         assert_eq!(none.turn(&mut log, 0), Served { work: 0, is_vacant: true });
+    }
+
+    /// Suspends a drive without a guest, as for an upgrade: its layers have no turns.
+    #[test]
+    fn the_backend_has_a_turn_without_a_host_unless_it_is_suspended() {
+        for (is_vacant, is_suspended, expected) in
+            [(true, false, true), (true, true, false), (false, false, false), (false, true, false)]
+        {
+            let mut frontends = Frontends::<Scripted>::default();
+            frontends.push(scripted('a', 0, true, SLEEP));
+            frontends.push(Box::new(Scripted { is_suspended, ..*scripted('b', 0, is_vacant, SLEEP) }));
+            let served = frontends.turn(&mut Log::new(), 0);
+            assert_eq!(frontends.leave_turn(served), expected, "{is_vacant} {is_suspended}");
+        }
     }
 
     #[test]
