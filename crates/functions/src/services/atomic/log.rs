@@ -201,7 +201,7 @@ mod tests {
         let mut live: Vec<(u64, Range<u64>)> = Vec::new();
         let (mut found, mut kept) = (0, 0);
         for _ in 0..20_000 {
-            let start = 512 * random.below(128) + (random.below(3) * COUNTERS << 14);
+            let start = 512 * random.below(128) + random.below(3) * (COUNTERS << 14);
             let length =
                 if random.one_in(20) { 512 * random.between(1, 8192) } else { 512 * random.between(1, 24) };
             let bytes = start..start + length;

@@ -69,8 +69,8 @@ pub(super) struct Atomic {
     phase: Phase,
     /// Whether the daemon was sent that the function serves.
     is_announced: bool,
-    /// Time of the first start, from which a recovery may not take too long without an announcement.
-    began_ns: Option<u64>,
+    /// Time at which the last recovery began.
+    began_ns: u64,
     geometry: Geometry,
     data: Below,
     log_layer: Below,
@@ -162,7 +162,7 @@ impl Atomic {
             limit,
             phase: Phase::Closed,
             is_announced: false,
-            began_ns: None,
+            began_ns: 0,
             geometry: Geometry::default(),
             data: Below::default(),
             log_layer: Below::default(),
@@ -219,7 +219,6 @@ impl Function for Atomic {
     }
 
     fn start(&mut self, io: &mut Io<'_>) {
-        self.began_ns.get_or_insert(io.now_ns());
         let layer = |number: usize| io.layers().get(number).copied().unwrap_or_default();
         (self.data, self.log_layer) = (layer(0), layer(1));
         let fit_blocks = self.data.block_size.max(self.log_layer.block_size) as usize <= format::BLOCK;

@@ -75,6 +75,7 @@ impl Atomic {
         let (step, entries) = (Step::Superblocks, Vec::new());
         self.phase = Phase::Recovering(Recovery { step, superblock, entries, last: 0, buffer: None });
         self.checkpoint = Checkpoint::Idle;
+        self.began_ns = io.now_ns();
         self.unsent.push_back(Job::Recover);
         self.send_waiting(io);
     }
@@ -200,7 +201,7 @@ impl Atomic {
     /// minute is ended, and would begin anew each time. Commands wait.
     fn announce_if_long(&mut self, step: Step, io: &mut Io<'_>) {
         let is_checked = !matches!(step, Step::Superblocks | Step::Head(_));
-        let is_long = self.began_ns.is_some_and(|began_ns| io.now_ns() >= began_ns.saturating_add(LONG_NS));
+        let is_long = io.now_ns() >= self.began_ns.saturating_add(LONG_NS);
         if is_checked && is_long && !std::mem::replace(&mut self.is_announced, true) {
             tracing::warn!("atomic is still writing its log to the places: commands wait");
             io.ready(Status::SUCCESS);
