@@ -14,6 +14,7 @@ mod features;
 mod firmware;
 mod format;
 mod fused;
+mod golden;
 mod hand_over;
 mod hold;
 mod host;
