@@ -355,5 +355,6 @@ mod tests {
     #[test]
     fn zeros_based_numbers_saturate() {
         assert_eq!([0, 1, 2, 65_536, 65_537].map(zeros_based), [0, 0, 1, 65_535, 65_535]);
+        assert_eq!(halves(3 << 64 | 5), [5, 3]);
     }
 }

@@ -32,7 +32,7 @@ fn a_value_is_kept_until_a_reset_and_its_default_known_throughout() {
     // Feature, default, another value, and how that reads.
     let features = [
         (FeatureId::ARBITRATION, 0, 0x0102_0307, 0x0102_0307),
-        (FeatureId::POWER_MANAGEMENT, 0, 0x20, 0x20),
+        (FeatureId::POWER_MANAGEMENT, 0, 0xffff_ffe0, 0xe0),
         (FeatureId::TEMPERATURE_THRESHOLD, 343, 340, 340),
         (FeatureId::VOLATILE_WRITE_CACHE, 1, 0, 0),
         (FeatureId::INTERRUPT_COALESCING, 0, 0x1234, 0x1234),
@@ -256,7 +256,11 @@ fn disabling_the_cache_flushes_it_and_makes_writes_durable() {
     assert_eq!(host.get_feature(FeatureId::VOLATILE_WRITE_CACHE), Ok(0));
     assert!(write(&mut host, io::WRITE) && write(&mut host, io::WRITE_ZEROES));
     assert!(!write(&mut host, io::READ), "a read is not a write");
-    assert_eq!(host.set_feature(FeatureId::VOLATILE_WRITE_CACHE, 1), Ok(0));
+    // Only a change to a disabled cache has anything to flush.
+    for enabled in [0, 1, 1] {
+        assert_eq!(host.set_feature(FeatureId::VOLATILE_WRITE_CACHE, enabled), Ok(0));
+        assert_eq!(operations(&first), []);
+    }
     assert!(!write(&mut host, io::WRITE));
 }
 
@@ -361,4 +365,53 @@ fn a_host_that_falls_silent_finds_the_controller_in_fatal_status() {
     host.enable();
     let error = host.log(LogId::ERROR_INFORMATION, 64).expect("a page");
     assert_eq!(u16::from_le_bytes([error[12], error[13]]) >> 1, Status::KEEP_ALIVE_TIMEOUT_EXPIRED.0);
+}
+
+/// Conformance: Base 5.27.1.25, a Host Identifier of 64 bits is kept beside its form of 128 bits, and neither is changed.
+#[test]
+fn host_identifiers_have_two_widths() {
+    const WIDE: u32 = 1;
+    let id = FeatureId::HOST_IDENTIFIER;
+    let set_to = |host: &mut Host, width: u32, bytes: [u8; 16]| {
+        let buffer = host.allocate(PAGE);
+        host.write(buffer, &bytes);
+        host.dw0(SubmissionEntry { dptr: prps(buffer, 16), ..set(id, width) })
+    };
+    let get_in = |host: &mut Host, width: u32, select: u32| {
+        host.admin_read(SubmissionEntry { cdw11: width, ..get(id, select) }, 16)
+    };
+    let mut host = host();
+    assert_eq!(get_in(&mut host, WIDE, 0), Ok(vec![0; 16]));
+    let mut short = [9; 16];
+    short[..8].fill(5);
+    assert_eq!(set_to(&mut host, WIDE, [0; 16]), Err(Status::INVALID_FIELD), "zero has 64 bits");
+    assert_eq!(set_to(&mut host, 0, short), Ok(0));
+    assert_eq!(set_to(&mut host, 0, short), Ok(0), "the same again");
+    for (width, other) in [(0, [6; 16]), (0, [0; 16]), (WIDE, [5; 16])] {
+        assert_eq!(set_to(&mut host, width, other), Err(Status::COMMAND_SEQUENCE_ERROR), "{other:?}");
+    }
+    assert_eq!(get_in(&mut host, 0, 0), Ok([[5; 8], [0xff; 8]].concat()), "eight bytes are written");
+    assert_eq!(get_in(&mut host, WIDE, 0), Ok([[5; 8], [0; 8]].concat()));
+    assert_eq!(get_in(&mut host, WIDE, DEFAULT), Ok(vec![0; 16]));
+    host.write_register(sluice_nvme::register::CC, 0);
+    host.run();
+    host.enable();
+    assert_eq!(set_to(&mut host, WIDE, [7; 16]), Ok(0));
+    assert_eq!(get_in(&mut host, WIDE, 0), Ok(vec![7; 16]));
+    assert_eq!(get_in(&mut host, 0, 0), Err(Status::INVALID_FIELD), "it does not fit");
+}
+
+/// Conformance: Base 5.27.1.26, a Reservation Notification Mask is kept for each namespace, and set for all of them with the broadcast NSID.
+#[test]
+fn reservation_masks_belong_to_a_namespace() {
+    let id = FeatureId::RESERVATION_NOTIFICATION_MASK;
+    let mut host = host();
+    for (nsid, mask, masks) in
+        [(4, 0b0110, [0, 0b0110]), (1, 0b1000, [0b1000, 0b0110]), (NSID_ALL, 0b0010, [0b0010; 2])]
+    {
+        assert_eq!(host.dw0(SubmissionEntry { nsid, ..set(id, mask) }), Ok(0));
+        let mut of = |nsid, select| host.dw0(SubmissionEntry { nsid, ..get(id, select) });
+        assert_eq!([1, 4].map(|nsid| of(nsid, 0)), masks.map(Ok));
+        assert_eq!([1, 4].map(|nsid| of(nsid, DEFAULT)), [Ok(0); 2]);
+    }
 }

@@ -296,9 +296,36 @@ fn nothing_is_sent_beyond_the_end_of_a_page() {
     let ask = get_log(LogId::FIRMWARE_SLOT, 8);
     let tail = host.admin_read(SubmissionEntry { cdw12: 508, ..ask }, 8).expect("a page");
     assert_eq!(tail, [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
-    // At the end itself there is nothing, which is no error.
-    let nothing = SubmissionEntry { cdw12: 512, dptr: [host.nowhere(), 0], ..ask };
-    assert!(host.admin(nothing).status().is_success());
+}
+
+/// Conformance: Base 5.16, an offset at the end of a page is no error, and one behind it is an invalid field.
+#[test]
+fn each_page_has_its_end() {
+    let mut host = Host::enabled(vec![Model::new(8).namespace(1)]);
+    let pages = [
+        (LogId::SUPPORTED_LOG_PAGES, 1024),
+        (LogId::ERROR_INFORMATION, 4096),
+        (LogId::SMART_HEALTH, 512),
+        (LogId::FIRMWARE_SLOT, 512),
+        (LogId::CHANGED_NAMESPACE_LIST, 4096),
+        (LogId::COMMAND_EFFECTS, 4096),
+        (LogId::SELF_TEST, 564),
+        (LogId::FEATURE_EFFECTS, 1024),
+        (LogId::MI_COMMAND_EFFECTS, 1024),
+        (LogId::SANITIZE_STATUS, 512),
+        (LogId::RESERVATION_NOTIFICATION, 64),
+    ];
+    for (log, length) in pages {
+        let whole = host.log(log, length).expect("a page");
+        let ask = get_log(log, 8);
+        let tail = host.admin_read(SubmissionEntry { cdw12: length as u32 - 4, ..ask }, 8);
+        assert_eq!(tail.map(|tail| tail[..4].to_vec()), Ok(whole[length - 4..].to_vec()), "{log:?}");
+        for (offset, status) in [(length, Status::SUCCESS), (length + 4, Status::INVALID_FIELD)] {
+            let nothing = SubmissionEntry { cdw12: offset as u32, dptr: [host.nowhere(), 0], ..ask };
+            assert_eq!(host.admin(nothing).status(), status, "{log:?} at {offset}");
+        }
+        host.reuse_memory();
+    }
 }
 
 /// Uses a buffer of more than two pages, which has a PRP list, however little of it is filled.

@@ -9,6 +9,7 @@ mod client_dma;
 mod copy;
 mod deletion;
 mod doorbells;
+mod ending;
 mod events;
 mod features;
 mod firmware;

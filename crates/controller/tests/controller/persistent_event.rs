@@ -75,6 +75,8 @@ fn a_context_shows_what_there_was_when_it_was_established() {
     assert_eq!(later.events, first.events);
     let exists = reporting_context::SUBSYSTEM_PORT | reporting_context::EXISTS;
     assert_eq!(later.reporting_context.get(), exists);
+    let read = host.admin_read(ask(action::ESTABLISH_AND_READ_HEADER, 0, PAGE), PAGE).expect("the header");
+    assert!(read[LogHeader::SIZE..].iter().all(|byte| *byte == 0xff));
     let again = header(&mut host, action::ESTABLISH_AND_READ_HEADER).expect("the context");
     assert_eq!((again.reporting_context.get(), again.generation.get()), (exists, 0));
     let end = first.length.get() as usize;

@@ -62,6 +62,7 @@ fn submission_queues_that_cannot_be_are_refused() {
         (create_sq(5, 16, 0, memory), Status::INVALID_QUEUE_IDENTIFIER),
         (create_sq(5, 16, 129, memory), Status::INVALID_QUEUE_IDENTIFIER),
         (create_sq(5, 16, 4, memory), Status::COMPLETION_QUEUE_INVALID),
+        (create_sq(5, 16, 128, memory), Status::COMPLETION_QUEUE_INVALID),
         (SubmissionEntry { cdw11: 3 << 16, ..good }, Status::INVALID_FIELD),
         (create_sq(5, 16, 3, memory + 64), Status::PRP_OFFSET_INVALID),
         (create_sq(5, 16, 3, host.nowhere()), Status::DATA_TRANSFER_ERROR),

@@ -1,0 +1,112 @@
+//! Commands that end early: those of one queue, of one controller, or of one identifier, and no others.
+
+use crate::host::{Host, delete, entry};
+use crate::model::Model;
+use crate::shared::Pair;
+use sluice_nvme::opcode::{admin, io as opcode};
+use sluice_nvme::{Status, SubmissionEntry};
+
+/// Returns the completions of both hosts: number of the host, queue and status, in this order.
+fn ended(pair: &mut Pair) -> Vec<(usize, u16, Status)> {
+    let mut ended = Vec::new();
+    for number in 0..2 {
+        for queue in 1..=2 {
+            let completions = pair.host(number).reap_all(queue);
+            ended.extend(completions.iter().map(|it| (number, queue, it.status())));
+        }
+    }
+    ended
+}
+
+/// Returns two hosts with two queue pairs each. Each queue has two commands that stay in the layer until they
+/// are aborted.
+fn busy(model: &Model) -> Pair {
+    let mut pair = Pair::enabled(model);
+    (0..2).for_each(|number| pair.host(number).create_pair(2, 16));
+    (model.disk().hold, model.disk().aborts) = (true, true);
+    for number in 0..2 {
+        let host = pair.host(number);
+        for sq in [1, 1, 2, 2] {
+            host.submit(sq, SubmissionEntry { nsid: 1, ..entry(opcode::FLUSH) });
+        }
+    }
+    pair.run();
+    assert_eq!((ended(&mut pair), model.disk().parked.len()), (Vec::new(), 8));
+    pair
+}
+
+fn abort(host: &mut Host, sq: u16, cid: u16) -> Result<u32, Status> {
+    host.dw0(SubmissionEntry { cdw10: u32::from(cid) << 16 | u32::from(sq), ..entry(admin::ABORT) })
+}
+
+/// Conformance: Base 5.7, the deletion of a queue ends the commands of this queue alone.
+#[test]
+fn a_deletion_ends_the_commands_of_its_queue() {
+    for number in 0..2 {
+        let model = Model::new(64);
+        let mut pair = busy(&model);
+        pair.host(number).submit(0, delete(admin::DELETE_IO_SQ, 1));
+        pair.run();
+        assert_eq!(ended(&mut pair), [(number, 1, Status::ABORTED_SQ_DELETION); 2]);
+        assert_eq!(pair.host(number).reap(0).map(|it| it.status()), Some(Status::SUCCESS));
+        assert_eq!(model.disk().parked.len(), 6);
+    }
+}
+
+/// A front-end abandons the queue of a connection that is lost.
+#[test]
+fn a_lost_connection_ends_the_commands_of_its_queue() {
+    for number in 0..2 {
+        let model = Model::new(64);
+        let mut pair = busy(&model);
+        let host = pair.host(number);
+        // The admin queue and a queue that is not there have no connection that is lost alone.
+        for id in [0, 3, 1, 1] {
+            let now_ns = host.now_ns;
+            host.controller.controller.abandon_queue(&mut host.controller.subsystem, id, now_ns);
+        }
+        assert!(!host.controller.controller.delete_queue_pair(1), "its commands are on their way");
+        pair.run();
+        assert!(pair.host(number).controller.controller.delete_queue_pair(1));
+        assert_eq!(model.disk().parked.len(), 6);
+        let host = pair.host(number);
+        assert!(host.identify(sluice_nvme::Cns::CONTROLLER, 0).is_ok(), "the admin queue goes on");
+    }
+}
+
+/// Conformance: Base 5.1, an Abort ends the command of this queue with this identifier, and no other.
+#[test]
+fn an_abort_ends_one_command() {
+    for number in 0..2 {
+        let model = Model::new(64);
+        let mut pair = busy(&model);
+        let host = pair.host(number);
+        host.submit(2, SubmissionEntry { nsid: 1, ..entry(opcode::FLUSH) });
+        let cid = host.submit(1, SubmissionEntry { nsid: 1, ..entry(opcode::FLUSH) });
+        pair.run();
+        assert_eq!(abort(pair.host(number), 2, cid), Ok(1), "it is in another queue");
+        assert_eq!((ended(&mut pair), model.disk().parked.len()), (Vec::new(), 10));
+        assert_eq!(abort(pair.host(number), 1, cid), Ok(0));
+        pair.run();
+        assert_eq!(ended(&mut pair), [(number, 1, Status::ABORT_REQUESTED)]);
+        assert_eq!(model.disk().parked.len(), 9);
+        assert_eq!(abort(pair.host(number), 1, cid), Ok(1), "it has ended");
+        assert_eq!(abort(pair.host(number), 3, cid), Err(Status::INVALID_FIELD), "there is no such queue");
+    }
+}
+
+#[test]
+fn a_reset_ends_the_commands_of_its_controller() {
+    for number in 0..2 {
+        let model = Model::new(64);
+        let mut pair = busy(&model);
+        pair.host(number).controller.reset();
+        pair.run();
+        assert!(pair.host(number).controller.is_quiescent());
+        assert_eq!(model.disk().parked.len(), 4);
+        assert_eq!(pair.host(1 - number).controller.in_flight(), 4);
+        // The other host has no entry of any of them.
+        let other = pair.host(1 - number);
+        assert!((1..=2).all(|queue| other.reap(queue).is_none()));
+    }
+}
