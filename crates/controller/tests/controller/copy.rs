@@ -149,6 +149,14 @@ fn what_cannot_be_copied_is_refused_before_anything_is_done() {
         let command = copy(&mut host, OWN, to, ranges);
         assert_eq!(host.io(command), status, "{ranges:?} to {to}");
     }
+    // A range that ends or begins beside the destination does not overlap it.
+    let (source, edges) = ([(1, 100, 8)], [(92, true), (93, false), (107, false), (108, true)]);
+    for (to, good) in edges {
+        let command = copy(&mut host, OWN, to, &source);
+        let status = if good { Status::SUCCESS } else { Status::OVERLAPPING_RANGE };
+        assert_eq!(host.io(command), status, "to {to}");
+    }
+    model.take_seen();
     let command = copy(&mut host, OWN, 100, &[(1, 0, 1)]);
     for format in [1, 3, 4, 15] {
         let other = SubmissionEntry { cdw12: command.cdw12 | format << 8, ..command };

@@ -8,6 +8,7 @@ mod client;
 mod client_dma;
 mod copy;
 mod deletion;
+mod device;
 mod doorbells;
 mod ending;
 mod events;

@@ -26,6 +26,8 @@ pub(crate) struct Disk {
     pub(crate) fails_with: Option<Status>,
     /// Every request that arrived, in order.
     pub(crate) seen: Vec<Request>,
+    /// Opcode, request and bytes of data of every command that arrived unchanged.
+    pub(crate) passed: Vec<(u8, Request, usize)>,
 }
 
 /// Handle to a [`Disk`]; one of the handles is the layer.
@@ -49,8 +51,8 @@ impl Model {
     pub(crate) fn with(is: Characteristics) -> Self {
         let bytes = vec![0; is.size as usize];
         let (hold, full, parked) = (false, false, VecDeque::new());
-        let (aborts, fails_with, seen) = (false, None, Vec::new());
-        Self(Arc::new(Mutex::new(Disk { bytes, is, hold, parked, full, aborts, fails_with, seen })))
+        let (aborts, fails_with, seen, passed) = (false, None, Vec::new(), Vec::new());
+        Self(Arc::new(Mutex::new(Disk { bytes, is, hold, parked, full, aborts, fails_with, seen, passed })))
     }
 
     pub(crate) fn disk(&self) -> MutexGuard<'_, Disk> {
@@ -124,7 +126,16 @@ impl Layer for Model {
     }
 
     fn pass(&mut self, command: Command, lane: &mut Lane<'_>) {
-        self.submit(command, lane);
+        let (opcode, slot) = (lane.entry(&command).opcode, lane.slot(&command));
+        let passed = (opcode, slot.request, slot.data.len_bytes());
+        let mut disk = self.disk();
+        disk.passed.push(passed);
+        let hold = disk.hold;
+        drop(disk);
+        match hold {
+            true => self.submit(command, lane),
+            false => lane.finish(command, Status::SUCCESS),
+        }
     }
 
     fn event(&mut self, ticket: Ticket, _result: i32, lane: &mut Lane<'_>) {

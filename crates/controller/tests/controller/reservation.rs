@@ -8,7 +8,7 @@ use sluice_nvme::log::ReservationNotification;
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::register;
 use sluice_nvme::reservation::{ExtendedRegistrant, ReportHeader};
-use sluice_nvme::{Cns, FeatureId, LogId, NSID_ALL, Status, SubmissionEntry};
+use sluice_nvme::{Cns, FeatureId, LogId, NSID_ALL, SglDescriptor, SglType, Status, SubmissionEntry};
 use zerocopy::{FromBytes, IntoBytes};
 
 pub(crate) const BLOCKS: usize = 2048;
@@ -127,6 +127,62 @@ pub(crate) fn report(host: &mut Host) -> (u8, u32, Vec<(u8, u64, bool)>) {
         (it.host[0], it.key, it.status == 1)
     });
     (header.rtype, header.generation(), registrants.collect())
+}
+
+/// Conformance: Base 7.5, a report has the number of dwords that its host names, and counts as no read.
+#[test]
+fn a_report_is_as_long_as_its_host_has_room() {
+    let mut two = Two::new(&Model::new(BLOCKS));
+    two.register(0, 7);
+    let whole = two.on(0, |host| {
+        let buffer = host.allocate(PAGE);
+        let command = entry(opcode::RESERVATION_REPORT);
+        let command = SubmissionEntry { nsid: 1, cdw10: 255, cdw11: 1, dptr: [buffer, 0], ..command };
+        [128, 1, 16, 17].map(|dwords: u32| {
+            host.write(buffer, &[0xee; PAGE]);
+            assert_eq!(host.io(SubmissionEntry { cdw10: dwords - 1, ..command }), Status::SUCCESS);
+            host.read(buffer, PAGE)
+        })
+    });
+    for (part, bytes) in whole[1..].iter().zip([4, 64, 68]) {
+        assert!(part[..bytes] == whole[0][..bytes] && part[bytes..].iter().all(|byte| *byte == 0xee));
+    }
+    let page = two.on(0, |host| host.log(LogId::SMART_HEALTH, 512).expect("a page"));
+    assert_eq!((page[32], page[64], page[80]), (0, 0, 0), "data units and commands");
+    // Identifiers of 128 bits are in the extended structure alone, and no command moves more than 1 MiB.
+    let mut status = |dwords: u32, cdw11, bytes: u32| {
+        two.on(0, |host| {
+            let buffer = host.allocate(1 << 20);
+            host.reuse_memory();
+            let dptr = SglDescriptor::new(SglType::DATA_BLOCK, buffer, bytes).to_dptr();
+            let command =
+                SubmissionEntry { nsid: 1, flags: 1 << 6, dptr, ..entry(opcode::RESERVATION_REPORT) };
+            host.io(SubmissionEntry { cdw10: dwords - 1, cdw11, ..command })
+        })
+    };
+    assert_eq!(status(16, 0, 64), Status::HOST_IDENTIFIER_INCONSISTENT_FORMAT);
+    assert_eq!(status(1 << 18, 1, 1 << 20), Status::SUCCESS);
+    assert_eq!(status((1 << 18) + 1, 1, (1 << 20) + 4), Status::INVALID_FIELD);
+}
+
+/// Conformance: Base 7.2 to 7.4, the keys of a command have 16 bytes, and that of a Release has 8.
+#[test]
+fn keys_are_read_as_far_as_there_are_any() {
+    let mut two = Two::new(&Model::new(BLOCKS));
+    for (opcode, keys, bytes) in [
+        (opcode::RESERVATION_REGISTER, [0u64, 7], 16),
+        (opcode::RESERVATION_ACQUIRE, [7, 0], 16),
+        (opcode::RESERVATION_RELEASE, [7, 0], 8),
+    ] {
+        let cdw10 = if opcode == opcode::RESERVATION_REGISTER { 0 } else { WRITE_EXCLUSIVE };
+        // They end with a page, and there is no second one.
+        let status = two.on(0, |host| {
+            let buffer = host.allocate(PAGE) + (PAGE - bytes) as u64;
+            host.write(buffer, &keys.as_bytes()[..bytes]);
+            host.io(SubmissionEntry { nsid: 1, cdw10, dptr: [buffer, 0], ..entry(opcode) })
+        });
+        assert_eq!(status, Status::SUCCESS, "{opcode:#x}");
+    }
 }
 
 /// Conformance: Base 7.2, a namespace is reserved by a registrant, and what conflicts is completed with Reservation Conflict.
