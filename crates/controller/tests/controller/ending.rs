@@ -53,7 +53,7 @@ fn a_deletion_ends_the_commands_of_its_queue() {
     }
 }
 
-/// A front-end abandons the queue of a connection that is lost.
+/// Abandons a queue as a front-end does whose connection is lost.
 #[test]
 fn a_lost_connection_ends_the_commands_of_its_queue() {
     for number in 0..2 {
