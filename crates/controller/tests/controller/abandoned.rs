@@ -200,3 +200,117 @@ fn all_that_waits_goes_on() {
     assert_eq!(model.take_seen().len(), usize::from(2 * EACH));
     assert_eq!(pair.host(1).reap_all(1).len() + pair.host(1).reap_all(2).len(), usize::from(2 * EACH));
 }
+
+/// Submits a write of one block at each of these places: of the two queues of the first host, and of the second.
+fn three_writes(model: &Model, at: [u64; 3]) -> Pair {
+    let mut pair = Pair::enabled(model);
+    pair.host(0).create_pair(2, 16);
+    model.disk().hold = true;
+    for (slba, (number, queue)) in at.into_iter().zip([(0, 1), (0, 2), (1, 1)]) {
+        let host = pair.host(number);
+        let buffer = filled(host, 1);
+        host.submit(queue, io(opcode::WRITE, slba, 1, buffer));
+        pair.run();
+    }
+    model.disk().hold = false;
+    assert_eq!(model.take_seen().len(), 3);
+    pair
+}
+
+fn abandon(pair: &mut Pair, queue: u16) {
+    let host = pair.host(0);
+    host.controller.controller.abandon_queue(&mut host.controller.subsystem, queue, host.now_ns);
+}
+
+/// Returns the places at which a read of the second host waits.
+fn held(pair: &mut Pair, places: &[u64]) -> Vec<u64> {
+    let host = pair.host(1);
+    let buffer = host.allocate(PAGE);
+    let reads: Vec<u16> =
+        places.iter().map(|slba| host.submit(1, io(opcode::READ, *slba, 1, buffer))).collect();
+    pair.run();
+    let done: Vec<u16> = pair.host(1).reap_all(1).iter().map(|entry| entry.cid).collect();
+    places.iter().zip(reads).filter(|(_, cid)| !done.contains(cid)).map(|(slba, _)| *slba).collect()
+}
+
+/// A queue whose connection is lost holds back with its own commands, and the other queues go on.
+#[test]
+fn the_commands_of_a_lost_queue_hold_back_and_no_others() {
+    let places = [8, 16, 24];
+    for (lost, holding) in [(vec![1], vec![8]), (vec![2], vec![16]), (vec![1, 2], vec![8, 16])] {
+        let model = Model::new(BLOCKS);
+        let mut pair = three_writes(&model, places);
+        lost.iter().for_each(|queue| abandon(&mut pair, *queue));
+        assert_eq!(held(&mut pair, &places), holding, "queues {lost:?}");
+    }
+    let model = Model::new(BLOCKS);
+    let mut pair = three_writes(&model, places);
+    abandon(&mut pair, 1);
+    pair.host(0).controller.reset();
+    assert_eq!(held(&mut pair, &places), [8, 16], "a reset after the loss of a queue");
+}
+
+/// Loses the second queue when its write has the slot of an abandoned one that has just ended.
+#[test]
+fn an_abandoned_command_may_have_the_slot_of_another() {
+    let model = Model::new(BLOCKS);
+    let mut pair = three_writes(&model, [8, 16, 24]);
+    abandon(&mut pair, 1);
+    model.disk().hold = true;
+    let host = pair.host(0);
+    let buffer = filled(host, 2);
+    host.submit(2, io(opcode::WRITE, 32, 1, buffer));
+    host.answer(1, &model, 1);
+    host.turn();
+    assert_eq!(model.take_seen().len(), 1, "the next write is in the layer");
+    abandon(&mut pair, 2);
+    model.disk().hold = false;
+    assert_eq!(held(&mut pair, &[8, 16, 24, 32]), [16, 32]);
+}
+
+/// A command that waits for an abandoned one goes on when another queue is lost.
+#[test]
+fn commands_that_wait_end_with_their_own_queue() {
+    for (lost, statuses) in [(1, [0, 1]), (2, [1, 0])] {
+        let model = Model::new(BLOCKS);
+        let mut pair = abandoned(&model);
+        let second = pair.host(1);
+        second.create_pair(2, 16);
+        let buffer = filled(second, 2);
+        for queue in 1..=2 {
+            second.submit(queue, io(opcode::READ, START, 1, buffer));
+        }
+        pair.run();
+        let host = pair.host(1);
+        host.controller.controller.abandon_queue(&mut host.controller.subsystem, lost, host.now_ns);
+        pair.run();
+        pair.host(1).answer(1, &model, 1);
+        pair.run();
+        let done = [1, 2].map(|queue| {
+            let done = pair.host(1).reap_all(queue);
+            done.iter().filter(|entry| entry.status().is_success()).count()
+        });
+        assert_eq!(done, statuses, "queue {lost}");
+    }
+}
+
+#[test]
+fn the_end_of_an_abandoned_command_wakes_whom_it_held_up() {
+    let model = Model::new(BLOCKS);
+    let mut pair = abandoned(&model);
+    let second = pair.host(1);
+    let buffer = filled(second, 2);
+    second.submit(1, io(opcode::WRITE, START, COUNT, buffer));
+    pair.run();
+    assert!(!pair.host(1).controller.arm());
+    pair.host(1).controller.disarm();
+    pair.host(0).answer(1, &model, 1);
+    pair.host(0).turn();
+    assert!(pair.host(1).controller.arm(), "there is something to go on with");
+    pair.host(1).controller.disarm();
+    pair.host(0).run();
+    assert!(pair.host(1).controller.arm());
+    pair.host(1).controller.disarm();
+    pair.run();
+    assert_eq!(pair.host(1).reap(1).map(|entry| entry.status()), Some(Status::SUCCESS));
+}

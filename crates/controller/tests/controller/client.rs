@@ -1,7 +1,7 @@
 //! Client that accesses the host's memory for the controller: late, in any order, and with DMA requests of
 //! any size.
 
-use sluice_controller::{Attached, DmaRequest};
+use sluice_controller::{Attached, DMA_REQUESTS_MAX, DmaRequest};
 use sluice_memory::SharedRegion;
 
 /// Behavior of the client.
@@ -25,6 +25,8 @@ pub(crate) struct Client {
     /// Bytes of the largest DMA request.
     pub(crate) most: usize,
     pub(crate) requests: u64,
+    /// Whether a request was answered, after which a turn must follow.
+    answered: bool,
 }
 
 impl Client {
@@ -38,6 +40,11 @@ impl Client {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         self.random % limit
+    }
+
+    /// Returns whether the client has memory, and has answered no request since the last call.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        !std::mem::take(&mut self.answered) && self.most > 0
     }
 
     /// Returns whether a requested write is pending.
@@ -55,7 +62,12 @@ impl Client {
     ) -> usize {
         let mut data = Vec::new();
         let most = self.any(self.most.max(1) as u64) as usize + 1;
-        while let Some(request) = controller.controller.take_dma_request(most, &mut data, now_ns) {
+        loop {
+            let has_requests = controller.controller.has_dma_requests();
+            let taken = controller.controller.take_dma_request(most, &mut data, now_ns);
+            let is_full = self.taken.len() >= DMA_REQUESTS_MAX;
+            assert_eq!(taken.is_some(), has_requests && !is_full, "a front-end looks for requests first");
+            let Some(request) = taken else { break };
             assert!(request.length > 0 && request.length <= most, "{request:?}");
             self.requests += 1;
             self.taken.push((request, data.clone()));
@@ -63,6 +75,7 @@ impl Client {
         if self.taken.is_empty() || self.mood == Mood::Silent {
             return 0;
         }
+        self.answered = true;
         for _ in 0..=self.any(self.taken.len() as u64) {
             let which = self.any(self.taken.len() as u64) as usize;
             let (request, data) = self.taken.swap_remove(which);

@@ -277,6 +277,58 @@ fn a_completion_queue_is_deleted_when_the_client_has_let_go_of_it() {
     }
 }
 
+/// Checks that a command that a reset took writes nothing to the client when its layer ends it.
+#[test]
+fn a_read_that_ends_after_a_reset_leaves_the_clients_memory_alone() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_client(&model, 21, |_| false);
+    model.disk().bytes.fill(0x5a);
+    let buffer = host.allocate(PAGE);
+    model.disk().hold = true;
+    host.submit(1, io_entry(io::READ, 0, 8, buffer));
+    host.run();
+    assert_eq!(model.disk().parked.len(), 1);
+    host.controller.reset();
+    host.answer(1, &model, 1);
+    let requests = host.client.requests;
+    host.run();
+    assert!(host.controller.is_quiescent());
+    assert_eq!((host.client.requests, host.read(buffer, PAGE)), (requests, vec![0; PAGE]));
+}
+
+/// Checks that a read that fails is reported as failed, and that its data stays here.
+#[test]
+fn a_read_that_fails_writes_nothing_to_the_client() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_client(&model, 22, |_| false);
+    let buffer = host.allocate(PAGE);
+    model.disk().fails_with = Some(Status::UNRECOVERED_READ_ERROR);
+    host.write(buffer, &[0xee; PAGE]);
+    assert_eq!(host.io(io_entry(io::READ, 0, 8, buffer)), Status::UNRECOVERED_READ_ERROR);
+    assert_eq!(host.read(buffer, PAGE), vec![0xee; PAGE]);
+}
+
+/// Checks that an interrupt of a queue that the client writes follows its entries.
+#[test]
+fn an_interrupt_follows_the_entries_that_the_client_writes() {
+    let model = Model::new(BLOCKS);
+    for seed in 1..10 {
+        let mut host = Host::with_client(&model, seed, |_| false);
+        host.controller.controller.take_vectors(|_| ());
+        host.submit(1, io_entry(io::FLUSH, 0, 1, 0));
+        let mut signals = 0;
+        while host.turn() > 0 {
+            let mut vectors = Vec::new();
+            host.controller.controller.take_vectors(|vector| vectors.push(vector));
+            assert!(vectors.is_empty() || host.take(1).is_some(), "seed {seed}");
+            assert!(vectors.iter().all(|vector| *vector == 1));
+            signals += vectors.len();
+        }
+        host.controller.controller.take_vectors(|_| signals += 1);
+        assert_eq!(signals, 1, "seed {seed}");
+    }
+}
+
 #[test]
 fn a_client_that_cannot_reach_data_fails_the_command() {
     let model = Model::new(BLOCKS);

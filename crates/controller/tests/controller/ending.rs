@@ -1,8 +1,9 @@
 //! Commands that end early: those of one queue, of one controller, or of one identifier, and no others.
 
-use crate::host::{Host, delete, entry};
+use crate::host::{Host, MS, PAGE, delete, entry};
 use crate::model::Model;
 use crate::shared::Pair;
+use sluice_controller::{DoorbellMode, QueuePair};
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Status, SubmissionEntry};
 
@@ -109,4 +110,44 @@ fn a_reset_ends_the_commands_of_its_controller() {
         let other = pair.host(1 - number);
         assert!((1..=2).all(|queue| other.reap(queue).is_none()));
     }
+}
+
+/// Checks the queue pairs that a front-end creates for connections: their identifiers, their memory, and the states of
+/// the controller.
+#[test]
+fn a_connection_has_a_queue_pair_of_its_own_while_the_controller_is_ready() {
+    let mut host = Host::new(vec![Model::new(64).namespace(1)]);
+    host.controller.controller.set_doorbell_mode(DoorbellMode::Capsules);
+    // Queues begin with a page.
+    let end = host.nowhere() - PAGE as u64;
+    let create = |host: &mut Host, id: u16, entries: u32| {
+        let pair = QueuePair { id, sq: end - PAGE as u64, cq: end - PAGE as u64, entries };
+        host.controller.controller.create_queue_pair(&pair, &host.space)
+    };
+    let narrow = |host: &mut Host, entries: u32| {
+        let pair = QueuePair { id: 1, sq: end - 8 * PAGE as u64, cq: end - PAGE as u64, entries };
+        host.controller.controller.create_queue_pair(&pair, &host.space)
+    };
+    assert_eq!(create(&mut host, 1, 32), Err(Status::COMMAND_SEQUENCE_ERROR), "it is not enabled");
+    host.enable();
+    for id in [0, 129] {
+        assert_eq!(create(&mut host, id, 32), Err(Status::INVALID_QUEUE_IDENTIFIER), "{id}");
+    }
+    assert_eq!(create(&mut host, 1, 64), Ok(()));
+    assert!(host.controller.controller.delete_queue_pair(1));
+    assert!(create(&mut host, 1, 65).is_err(), "its memory ends before");
+    assert!(narrow(&mut host, 257).is_err(), "that of its completions ends before");
+    for id in [1, 128] {
+        assert_eq!(create(&mut host, id, 32), Ok(()));
+        assert_eq!(create(&mut host, id, 32), Err(Status::INVALID_QUEUE_IDENTIFIER), "it is in use");
+        assert!(host.controller.controller.delete_queue_pair(id));
+        assert_eq!(create(&mut host, id, 32), Ok(()));
+    }
+    host.controller.controller.start_keep_alive(1000, host.now_ns);
+    for _ in 0..2 {
+        host.now_ns += 1500 * MS;
+        host.run();
+    }
+    assert!(host.controller.controller.is_ready() && host.controller.controller.is_fatal());
+    assert_eq!(create(&mut host, 2, 32), Err(Status::COMMAND_SEQUENCE_ERROR), "it is in fatal status");
 }

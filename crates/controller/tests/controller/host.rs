@@ -220,9 +220,18 @@ impl Host {
     }
 
     pub(crate) fn turn(&mut self) -> usize {
+        let may_sleep = self.client.is_quiet() && self.may_sleep();
         let work = self.controller.turn(&self.space, self.now_ns);
+        assert!(work == 0 || !may_sleep, "a task that sleeps would not have had this turn");
         let Self { client, controller, memory, now_ns, .. } = self;
         work + client.serve(controller, memory, BASE, *now_ns)
+    }
+
+    /// Returns whether a task would sleep now until a doorbell, an answer or a later time.
+    fn may_sleep(&mut self) -> bool {
+        let has_work = self.controller.arm();
+        self.controller.disarm();
+        !has_work && self.controller.deadline_ns().is_none_or(|at_ns| at_ns > self.now_ns)
     }
 
     /// Gives turns until there is no work.
