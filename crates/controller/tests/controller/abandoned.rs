@@ -233,7 +233,7 @@ fn held(pair: &mut Pair, places: &[u64]) -> Vec<u64> {
     places.iter().zip(reads).filter(|(_, cid)| !done.contains(cid)).map(|(slba, _)| *slba).collect()
 }
 
-/// A queue whose connection is lost holds back with its own commands, and the other queues go on.
+/// Loses the connection of a queue, and looks which commands hold back others.
 #[test]
 fn the_commands_of_a_lost_queue_hold_back_and_no_others() {
     let places = [8, 16, 24];
@@ -268,7 +268,7 @@ fn an_abandoned_command_may_have_the_slot_of_another() {
     assert_eq!(held(&mut pair, &[8, 16, 24, 32]), [16, 32]);
 }
 
-/// A command that waits for an abandoned one goes on when another queue is lost.
+/// Loses a queue while commands of two queues wait for an abandoned one.
 #[test]
 fn commands_that_wait_end_with_their_own_queue() {
     for (lost, statuses) in [(1, [0, 1]), (2, [1, 0])] {
