@@ -10,6 +10,7 @@ mod copy;
 mod deletion;
 mod device;
 mod doorbells;
+mod edit_stack;
 mod ending;
 mod events;
 mod features;
