@@ -151,3 +151,43 @@ fn a_connection_has_a_queue_pair_of_its_own_while_the_controller_is_ready() {
     assert!(host.controller.controller.is_ready() && host.controller.controller.is_fatal());
     assert_eq!(create(&mut host, 2, 32), Err(Status::COMMAND_SEQUENCE_ERROR), "it is in fatal status");
 }
+
+/// Conformance: Base 3.9, traffic of a host over a fabric restarts its Keep Alive Timer: the start and the end of its commands.
+#[test]
+fn commands_keep_a_host_on_a_fabric_alive() {
+    const SGL: u8 = 1 << 6;
+    let model = Model::new(2048);
+    let mut host = Host::new(vec![model.namespace(1)]);
+    host.controller.controller.set_doorbell_mode(DoorbellMode::Capsules);
+    host.enable();
+    let (sq, cq) = (host.lay_out_sq(1, 16, 1), host.lay_out_cq(1, 16));
+    let pair = QueuePair { id: 1, sq, cq, entries: 16 };
+    host.controller.controller.create_queue_pair(&pair, &host.space).expect("it is ready");
+    host.controller.controller.start_keep_alive(1000, host.now_ns);
+    model.disk().hold = true;
+    host.now_ns += 800 * MS;
+    host.submit(1, SubmissionEntry { nsid: 1, ..entry(opcode::FLUSH) });
+    host.run();
+    assert_eq!(host.controller.deadline_ns(), Some(host.now_ns + 1000 * MS), "it has begun");
+    host.now_ns += 800 * MS;
+    host.answer(1, &model, 1);
+    host.run();
+    assert_eq!(host.controller.deadline_ns(), Some(host.now_ns + 1000 * MS), "it has ended");
+    // The reads of a self-test prove nothing about the host.
+    model.disk().hold = false;
+    let test = SubmissionEntry { nsid: 1, cdw10: 2, flags: SGL, ..entry(admin::DEVICE_SELF_TEST) };
+    assert!(host.admin(test).status().is_success());
+    model.take_seen();
+    let until_ns = host.now_ns + 1000 * MS;
+    while host.now_ns < until_ns - MS {
+        host.now_ns += MS;
+        host.run();
+    }
+    assert!(!model.take_seen().is_empty() && host.controller.controller.is_ready());
+    assert!(!host.controller.controller.is_fatal());
+    for _ in 0..2 {
+        host.now_ns += 500 * MS;
+        host.run();
+    }
+    assert!(host.controller.controller.is_fatal(), "the host has been silent");
+}

@@ -247,7 +247,7 @@ impl Host {
         address
     }
 
-    fn lay_out_cq(&mut self, id: u16, size: u32) -> u64 {
+    pub(crate) fn lay_out_cq(&mut self, id: u16, size: u32) -> u64 {
         let address = self.allocate(size as usize * CompletionEntry::SIZE);
         self.write(address, &vec![0; size as usize * CompletionEntry::SIZE]);
         self.cqs.insert(id, Completions { address, size, head: 0, phase: true });
