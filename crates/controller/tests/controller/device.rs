@@ -1,7 +1,7 @@
 //! Commands that a target passes to its device: their data, their direction, and the namespace that takes them.
 
-use crate::host::{Host, PAGE, entry, prps};
-use crate::model::Model;
+use crate::host::{Host, PAGE, entry, io as io_entry, prps};
+use crate::model::{Model, PASSED};
 use sluice_command::{Characteristics, Opcodes, Operation, Passthrough};
 use sluice_nvme::opcode::{admin, io};
 use sluice_nvme::{NSID_ALL, SglDescriptor, SglType, Status, SubmissionEntry};
@@ -75,6 +75,10 @@ fn commands_with_blocks_are_kept_inside_of_the_namespace() {
             assert_eq!(host.io(of(2047, 1)), Status::LBA_OUT_OF_RANGE);
             assert_eq!(passed(&device), None);
         }
+        // The device knows which of its blocks are uncorrectable.
+        let buffer = host.allocate(PAGE);
+        let read = SubmissionEntry { nsid: DEVICE, ..io_entry(io::READ, 2047, 1, buffer) };
+        assert_eq!(host.io(read), Status::SUCCESS);
     }
 }
 
@@ -111,5 +115,24 @@ fn an_admin_command_goes_to_the_namespace_that_takes_it() {
         }
         assert!(!host.admin(SubmissionEntry { nsid: 1, dptr, ..command }).status().is_success());
         assert_eq!(passed(&device), None, "the other namespace has no device");
+    }
+}
+
+/// Checks that the data of such commands reaches memory that only the client of a host has.
+#[test]
+fn data_of_a_device_goes_to_a_client() {
+    for seed in 1..8 {
+        let device = device(false);
+        let mut host = Host::with_client(&device, seed, |chunk| chunk % 2 == seed % 2);
+        for (sq, opcode) in [(0, 0xc2), (1, 0x82)] {
+            for _ in 0..20 {
+                let buffer = host.allocate(PAGE);
+                let dptr = prps(buffer, PAGE);
+                let command = SubmissionEntry { nsid: 1, dptr, cdw10: 1023, ..entry(opcode) };
+                assert_eq!(host.execute(sq, command).status(), Status::SUCCESS);
+                let data = host.read(buffer, PAGE);
+                assert!(data[..4092].iter().all(|byte| *byte == PASSED) && data[4092..] == [0; 4]);
+            }
+        }
     }
 }

@@ -96,6 +96,32 @@ fn an_abort_ends_one_command() {
     }
 }
 
+/// Checks that a command that waits for too long ends alone, on whichever controller it is.
+#[test]
+fn patience_ends_the_commands_that_wait_for_too_long() {
+    for number in 0..2 {
+        let model = Model::new(64);
+        let mut pair = Pair::enabled(&model);
+        (model.disk().hold, model.disk().aborts) = (true, true);
+        let flush = SubmissionEntry { nsid: 1, ..entry(opcode::FLUSH) };
+        pair.host(number).submit(1, flush);
+        pair.run();
+        for _ in 0..30 {
+            pair.hosts_wait(500 * MS);
+        }
+        pair.host(number).submit(1, flush);
+        pair.host(1 - number).submit(1, flush);
+        pair.run();
+        for _ in 0..22 {
+            pair.hosts_wait(500 * MS);
+        }
+        let statuses = [0, 1]
+            .map(|number| pair.host(number).reap_all(1).iter().map(|it| it.status()).collect::<Vec<_>>());
+        assert_eq!(statuses[number], [Status::COMMAND_INTERRUPTED]);
+        assert_eq!((statuses[1 - number].len(), model.disk().parked.len()), (0, 2));
+    }
+}
+
 #[test]
 fn a_reset_ends_the_commands_of_its_controller() {
     for number in 0..2 {
