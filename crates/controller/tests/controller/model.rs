@@ -10,7 +10,7 @@ use sluice_router::RouterBuilder;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Bytes of data of a command that arrived unchanged and reads.
+/// Byte of the data that a device gives.
 pub(crate) const PASSED: u8 = 0xa5;
 
 /// State that the target and its test share.
