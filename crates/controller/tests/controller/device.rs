@@ -75,7 +75,7 @@ fn commands_with_blocks_are_kept_inside_of_the_namespace() {
             assert_eq!(host.io(of(2047, 1)), Status::LBA_OUT_OF_RANGE);
             assert_eq!(passed(&device), None);
         }
-        // The device knows which of its blocks are uncorrectable.
+        // The device alone keeps the list of its uncorrectable blocks.
         let buffer = host.allocate(PAGE);
         let read = SubmissionEntry { nsid: DEVICE, ..io_entry(io::READ, 2047, 1, buffer) };
         assert_eq!(host.io(read), Status::SUCCESS);
