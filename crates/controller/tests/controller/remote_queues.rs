@@ -248,6 +248,13 @@ fn entries_before_one_that_brings_queues_home_are_done_first() {
     host.run();
     let done: Vec<u16> = host.reap_all(2).iter().map(|completion| completion.cid).collect();
     assert_eq!(done, cids[20..]);
+    // Each entry was in flight once, so the queues have all their slots, and can be deleted.
+    for _ in 0..63 {
+        host.submit(2, flush());
+        host.run();
+    }
+    assert_eq!(host.reap_all(2).len(), 63);
+    assert_eq!((host.delete_sq(2), host.delete_cq(2)), (Status::SUCCESS, Status::SUCCESS));
 }
 
 /// Doorbells that both controllers use must not be taken for new tails by a remote controller that has not
