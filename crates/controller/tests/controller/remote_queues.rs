@@ -1,6 +1,6 @@
 //! Remote queue groups: the work of the owner and of a remote controller, and their waiting for each other.
 
-use crate::host::{Host, MS, entry, get_log, identity};
+use crate::host::{ADMIN_ENTRIES, Host, MS, entry, get_log, identity};
 use crate::model::Model;
 use sluice_command::NodeId;
 use sluice_controller::{
@@ -255,6 +255,30 @@ fn entries_before_one_that_brings_queues_home_are_done_first() {
     }
     assert_eq!(host.reap_all(2).len(), 63);
     assert_eq!((host.delete_sq(2), host.delete_cq(2)), (Status::SUCCESS, Status::SUCCESS));
+}
+
+/// Checks that an admin command behind others that are executed at once waits, and that all slots are given back.
+#[test]
+fn admin_commands_before_one_that_waits_are_done_first() {
+    let (mut host, mut remote) = with_remote(&Model::new(64), DoorbellMode::Trapped);
+    let opcodes = [admin::KEEP_ALIVE, admin::KEEP_ALIVE, admin::DEVICE_SELF_TEST, admin::KEEP_ALIVE];
+    let cids = opcodes.map(|opcode| host.put(0, SubmissionEntry { nsid: 1, cdw10: 1, ..entry(opcode) }));
+    host.ring(0);
+    host.run();
+    let done: Vec<u16> = host.reap_all(0).iter().map(|completion| completion.cid).collect();
+    assert_eq!(done, cids[..2]);
+    remote.return_group(&mut host);
+    host.run();
+    let done: Vec<u16> = host.reap_all(0).iter().map(|completion| completion.cid).collect();
+    assert_eq!(done, cids[2..]);
+    for _ in 0..ADMIN_ENTRIES - 1 {
+        host.submit(0, entry(admin::KEEP_ALIVE));
+        host.run();
+    }
+    assert_eq!(host.reap_all(0).len() as u32, ADMIN_ENTRIES - 1);
+    host.now_ns += 100 * MS;
+    host.run();
+    assert_eq!(host.controller.in_flight(), 0);
 }
 
 /// Doorbells that both controllers use must not be taken for new tails by a remote controller that has not
