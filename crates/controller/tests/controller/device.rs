@@ -4,7 +4,7 @@ use crate::host::{Host, PAGE, entry, io as io_entry, prps};
 use crate::model::{Model, PASSED};
 use sluice_command::{Characteristics, Opcodes, Operation, Passthrough};
 use sluice_nvme::opcode::{admin, io};
-use sluice_nvme::{NSID_ALL, SglDescriptor, SglType, Status, SubmissionEntry};
+use sluice_nvme::{Cns, NSID_ALL, SglDescriptor, SglType, Status, SubmissionEntry};
 
 /// Namespace of the device; another namespace has none.
 const DEVICE: u32 = 2;
@@ -115,6 +115,21 @@ fn an_admin_command_goes_to_the_namespace_that_takes_it() {
         }
         assert!(!host.admin(SubmissionEntry { nsid: 1, dptr, ..command }).status().is_success());
         assert_eq!(passed(&device), None, "the other namespace has no device");
+    }
+}
+
+/// Conformance: Base 5.17.2.1, ICSVSCC and AVSCC are set for vendor specific commands alone.
+#[test]
+fn identify_names_vendor_specific_commands() {
+    for (passthrough, fields) in [
+        (Passthrough::NONE, (0, 0)),
+        (Passthrough { admin: Opcodes::NONE.and(0xbf), io: Opcodes::NONE.and(0x7f) }, (0, 0)),
+        (Passthrough { admin: Opcodes::NONE.and(0xc0), io: Opcodes::NONE.and(0x7f) }, (0, 1)),
+        (Passthrough { admin: Opcodes::NONE.and(0xbf), io: Opcodes::NONE.and(0x80) }, (1, 0)),
+    ] {
+        let device = Model::with(Characteristics { passthrough, ..Characteristics::target(1 << 20, 512) });
+        let page = host(&device).identify(Cns::CONTROLLER, 0).expect("a page");
+        assert_eq!((page[530], page[264]), fields);
     }
 }
 

@@ -49,6 +49,9 @@ fn a_value_is_kept_until_a_reset_and_its_default_known_throughout() {
         assert_eq!(host.dw0(get(id, SAVED)), Ok(default), "{id:?}");
         assert_eq!(host.dw0(get(id, CAPABILITIES)), Ok(0b100), "{id:?}");
     }
+    assert_eq!(host.set_feature(FeatureId::WRITE_ATOMICITY, 0xffff_fffe), Ok(0));
+    assert_eq!(host.get_feature(FeatureId::WRITE_ATOMICITY), Ok(0), "the other bits are reserved");
+    assert_eq!(host.set_feature(FeatureId::WRITE_ATOMICITY, 1), Ok(0));
     host.controller.reset();
     host.run();
     host.enable();

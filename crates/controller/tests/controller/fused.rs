@@ -19,18 +19,18 @@ const SECOND: u8 = 2;
 const PSDT: u8 = 3 << 6;
 
 /// Returns a page with the expected data and one with the new data.
-struct Pair {
+pub(crate) struct Pair {
     expected: u64,
     wanted: u64,
 }
 
 impl Pair {
-    fn new(host: &mut Host) -> Self {
+    pub(crate) fn new(host: &mut Host) -> Self {
         Self { expected: host.allocate(PAGE), wanted: host.allocate(PAGE) }
     }
 
     /// Makes the pair wait for a write of another queue that does not end.
-    fn wait_for_a_write(&self, host: &mut Host, model: &Model, buffer: u64) {
+    pub(crate) fn wait_for_a_write(&self, host: &mut Host, model: &Model, buffer: u64) {
         model.disk().hold = true;
         submit(host, 2, &[io(opcode::WRITE, 9, 1, buffer)]);
         host.run();
@@ -38,12 +38,12 @@ impl Pair {
         host.run();
     }
 
-    fn fill(&self, host: &Host, expected: u8, wanted: u8) {
+    pub(crate) fn fill(&self, host: &Host, expected: u8, wanted: u8) {
         host.write(self.expected, &[expected; PAGE]);
         host.write(self.wanted, &[wanted; PAGE]);
     }
 
-    fn entries(&self, slba: u64, blocks: u32) -> [SubmissionEntry; 2] {
+    pub(crate) fn entries(&self, slba: u64, blocks: u32) -> [SubmissionEntry; 2] {
         let [first, second] =
             [(opcode::COMPARE, self.expected), (opcode::WRITE, self.wanted)].map(|(opcode, buffer)| {
                 SubmissionEntry { dptr: [buffer, 0], ..io(opcode, slba, blocks, buffer) }
@@ -53,13 +53,13 @@ impl Pair {
 }
 
 /// Returns the statuses in the order of their completions.
-fn statuses(host: &mut Host, cq: u16) -> Vec<Status> {
+pub(crate) fn statuses(host: &mut Host, cq: u16) -> Vec<Status> {
     host.run();
     host.reap_all(cq).into_iter().map(|entry| entry.status()).collect()
 }
 
 /// Returns the command identifiers in the order of their completions.
-fn submit(host: &mut Host, sq: u16, entries: &[SubmissionEntry]) -> Vec<u16> {
+pub(crate) fn submit(host: &mut Host, sq: u16, entries: &[SubmissionEntry]) -> Vec<u16> {
     let cids = entries.iter().map(|entry| host.put(sq, *entry)).collect();
     host.ring(sq);
     cids

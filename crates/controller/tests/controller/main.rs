@@ -17,6 +17,7 @@ mod features;
 mod firmware;
 mod format;
 mod fused;
+mod fused_ends;
 mod golden;
 mod hand_over;
 mod hold;
