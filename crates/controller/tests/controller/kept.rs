@@ -79,9 +79,15 @@ impl Rig {
 
     /// Replaces the process, which has died with these queues in its segment.
     fn die(&mut self, queues: Box<Queues>) {
+        let commands = self.kept.commands();
+        self.die_with(queues, commands);
+    }
+
+    /// Replaces the process, which has died with these queues and commands in its segments.
+    fn die_with(&mut self, queues: Box<Queues>, commands: Box<Commands>) {
         let host = &mut self.host;
         let (now_ns, kept) = (host.now_ns, &self.kept);
-        let remains = Remains { queues, commands: kept.commands(), results: kept.results.clone() };
+        let remains = Remains { queues, commands, results: kept.results.clone() };
         let page = kept.page.try_clone().expect("a descriptor");
         let length = host.controller.controller.doorbells().len();
         let page = SharedRegion::from_fd(page, 0, length).expect("mapped");
@@ -123,6 +129,36 @@ fn commands_in_flight_are_repeated_once() {
     let done: Vec<u16> = rig.host.reap_all(1).iter().map(|completion| completion.cid).collect();
     assert_eq!(done, cids);
     assert!(rig.model.disk().bytes[..5 * 512].iter().all(|byte| *byte == 7));
+}
+
+/// Loses the notes of a turn, again and again around the queues: of entries that were taken, and of those that were posted.
+#[test]
+fn what_a_process_did_before_it_noted_it_is_done_once() {
+    let mut rig = Rig::new();
+    let buffer = rig.host.allocate(4096);
+    for round in 0..70_u64 {
+        rig.model.disk().hold = true;
+        let before = rig.kept.queues();
+        let write = |rig: &mut Rig, block| rig.host.submit(1, io(opcode::WRITE, block, 1, buffer));
+        let cids: Vec<u16> = (0..=round % 3).map(|block| write(&mut rig, block)).collect();
+        rig.host.turn();
+        assert_eq!(rig.model.take_seen().len(), cids.len());
+        // The entries were taken, and the head was not noted.
+        rig.die(before);
+        rig.run();
+        assert_eq!(rig.model.take_seen().len(), cids.len(), "round {round}: each is repeated once");
+        let (queues, commands) = (rig.kept.queues(), rig.kept.commands());
+        rig.model.disk().hold = false;
+        rig.host.answer(1, &rig.model.clone(), cids.len());
+        rig.host.turn();
+        // The completions were posted, and neither the tail nor the end of the commands was noted.
+        rig.die_with(queues, commands);
+        rig.run();
+        assert_eq!(rig.model.take_seen().len(), 0, "round {round}: none is repeated");
+        let done: Vec<u16> = rig.host.reap_all(1).iter().map(|completion| completion.cid).collect();
+        assert_eq!(done, cids, "round {round}");
+        assert_eq!(rig.host.controller.in_flight(), 0);
+    }
 }
 
 #[test]
