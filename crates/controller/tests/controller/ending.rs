@@ -124,9 +124,11 @@ fn patience_ends_the_commands_that_wait_for_too_long() {
 
 #[test]
 fn a_reset_ends_the_commands_of_its_controller() {
-    for number in 0..2 {
+    // Commands that wait for room end, too.
+    for (number, full) in [(0, false), (1, false), (0, true), (1, true)] {
         let model = Model::new(64);
         let mut pair = busy(&model);
+        (model.disk().full, model.disk().aborts) = (full, !full);
         pair.host(number).controller.reset();
         pair.run();
         assert!(pair.host(number).controller.is_quiescent());

@@ -131,7 +131,7 @@ fn commands_in_flight_are_repeated_once() {
     assert!(rig.model.disk().bytes[..5 * 512].iter().all(|byte| *byte == 7));
 }
 
-/// Loses the notes of a turn, again and again around the queues: of entries that were taken, and of those that were posted.
+/// Loses the notes of entries that were taken and of completions that were posted, for many turns of the queues.
 #[test]
 fn what_a_process_did_before_it_noted_it_is_done_once() {
     let mut rig = Rig::new();

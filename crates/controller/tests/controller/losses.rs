@@ -3,6 +3,7 @@
 use crate::host::{CC_ENABLED, Host, entry, io as block};
 use crate::model::Model;
 use crate::shared::Pair;
+use sluice_command::{Characteristics, Operation};
 use sluice_controller::{PersistentRecord, Synced};
 use sluice_nvme::opcode::io;
 use sluice_nvme::register::{self, csts};
@@ -150,4 +151,27 @@ fn a_drive_that_ends_owes_a_loss_to_the_host_that_was_not_notified() {
     host.run();
     let synced = host.controller.subsystem.synced().expect("it is over");
     assert_eq!(synced.unreported, [1], "the other host is enabled and was not notified");
+}
+
+/// Checks that a sync flushes each namespace with a volatile cache, and that its end reports a loss.
+#[test]
+fn a_sync_flushes_each_namespace_with_a_cache() {
+    let plain = Model::with(Characteristics::target(1 << 15, 512));
+    let (first, last) = (Model::new(64), Model::new(64));
+    let mut host = Host::enabled(vec![first.namespace(1), plain.namespace(2), last.namespace(3)]);
+    for status in [None, Some(Status::WRITE_FAULT)] {
+        last.disk().fails_with = status;
+        let subsystem = &mut host.controller.subsystem;
+        subsystem.sync(host.now_ns);
+        subsystem.turn(&host.space, host.now_ns);
+        let operations = |model: &Model| model.take_seen().iter().map(|it| it.operation).collect::<Vec<_>>();
+        // A flush that fails is repeated.
+        let repeats = if status.is_some() { 2 } else { 1 };
+        assert_eq!(operations(&first), [Operation::Flush]);
+        assert_eq!(operations(&plain), []);
+        assert_eq!(operations(&last), vec![Operation::Flush; repeats]);
+        assert_eq!(subsystem.synced().map(|synced| synced.is_durable), Some(status.is_none()));
+        assert_eq!(subsystem.end_sync(host.now_ns), status.is_none());
+        assert!(subsystem.end_sync(host.now_ns), "it has ended");
+    }
 }
