@@ -207,7 +207,10 @@ impl NamespaceSpec {
     fn check_bypass(&self) -> Result<(), Fault> {
         let name = |function: &FunctionSpec| match function {
             FunctionSpec::Cache(_) => Some("the cache"),
-            FunctionSpec::Uif(uif) => uif.service().filter(|it| it.name == "atomic").map(|_| "atomic"),
+            FunctionSpec::Uif(uif) => {
+                let is_one = |name: &str| name == "atomic" || name == "local-cache";
+                uif.service().map(|it| it.name).filter(|name| is_one(name))
+            }
             _ => None,
         };
         let found = self.functions.iter().enumerate().find_map(|(at, it)| Some((at, name(it)?)));

@@ -3,7 +3,7 @@
 //! A further function is a module here with its layer, its options, which implement [`Kind`](crate::Kind), and
 //! its tests; a line in [`layers!`](macro@crate::layers); and a section of docs/reference/functions.md.
 
-mod cache;
+pub(crate) mod cache;
 mod concat;
 mod delay;
 mod fault;

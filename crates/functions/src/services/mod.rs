@@ -5,6 +5,7 @@
 mod atomic;
 mod checksum;
 mod encrypt;
+mod local_cache;
 mod mirrored;
 mod parity;
 mod pass;
@@ -34,6 +35,7 @@ pub const SERVICES: &[Record] = &[
     Record::of::<parity::ParityFunction>(),
     Record::of::<checksum::Checksum>(),
     Record::of::<atomic::Atomic>(),
+    Record::of::<local_cache::LocalCache>(),
     Record::of::<poison::Poison>(),
     Record::of::<snapshot::Snapshot>(),
 ];

@@ -20,13 +20,16 @@ use sluice_nvme::Status;
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
-use streams::Streams;
+pub(crate) use streams::Streams;
 
 /// Bytes of a page of the cache.
 const PAGE: u64 = 4096;
 
 /// Most pages of a change that are dropped one by one; a longer one drops all.
 const DROPPED_MAX: u64 = 257;
+
+/// Bytes that a sequence of reads has before it bypasses.
+const SEQUENTIAL: u64 = 256 << 10;
 
 /// Places in memory for pages that are being moved.
 const MOVING: usize = FLIGHTS_MAX * PAGES_MAX;
@@ -130,7 +133,7 @@ impl Cache {
             memory,
             index,
             flights: Flights::new(),
-            streams: Streams::default(),
+            streams: Streams::new(SEQUENTIAL),
             long_changes: 0,
             size: Cell::new(0),
             is_resized: Cell::new(false),

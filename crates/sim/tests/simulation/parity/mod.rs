@@ -2,6 +2,7 @@
 
 mod atomic;
 mod checksum;
+mod local_cache;
 mod rig;
 mod whole;
 

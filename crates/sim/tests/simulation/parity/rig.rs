@@ -142,6 +142,25 @@ impl Rig {
         rig
     }
 
+    /// Creates the function `local-cache` over one disk, with a device of few lines that was used before.
+    pub(super) fn local_cache(seed: u64, more: &[(&str, &str)]) -> Self {
+        let mut random = Random::new(seed);
+        let device = disk(8192 + 8192 + (16 << 10) * 14, &mut random, true);
+        // The place of the superblock is blank.
+        device.lock().write(0, &[0; 8192]);
+        device.lock().flush();
+        let disks = vec![disk(ATOMIC, &mut random, false), device];
+        let own = [("line", "16KiB"), ("sequential", "1MiB")];
+        let options = own.iter().chain(more).map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        Self::of("local-cache", Options::new(options), disks, 1, 1, ATOMIC / BLOCK, random)
+    }
+
+    /// Sets the options of the next function.
+    pub(super) fn set_options(&mut self, options: &[(&str, &str)]) {
+        let options = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        self.options = Options::new(options);
+    }
+
     /// Sets the limit of the next function `atomic`.
     pub(super) fn set_limit(&mut self, kib: u64) {
         self.options = Options::new([("limit".to_owned(), format!("{kib}KiB"))]);
@@ -643,6 +662,16 @@ impl Rig {
             assert!(p == cells[first], "P of row {row:#x}");
             assert!(self.parities == 1 || q == cells[(first + 1) % self.members], "Q of row {row:#x}");
         }
+    }
+
+    /// Compares the drive below a function with the model: it has everything.
+    pub(super) fn check_drive(&mut self) {
+        self.drain();
+        let image = self.image(0);
+        let found: Vec<Option<Tag>> =
+            image.chunks(BLOCK as usize).map(|block| Some(read_tag(block).expect("whole blocks"))).collect();
+        let flight = self.model.begin(Action::Read { first: 0, blocks: self.blocks });
+        self.model.end_read(flight, &found).unwrap_or_else(|violation| panic!("{violation}"));
     }
 
     pub(super) fn image(&self, layer: usize) -> Vec<u8> {

@@ -1,0 +1,288 @@
+//! Slots of the cache: the lines in them, their sectors, and the choice of the line that leaves.
+//!
+//! The choice is S3-FIFO: a small queue for new lines, a main queue for lines that were used again, and the names
+//! of lines that left the small queue. One scan passes through the small queue alone. Only lines without dirty
+//! sectors leave, and only when the table on the disk does not name their slot.
+
+use super::dirty::DirtyLines;
+use super::format::{Geometry, NO_LINE, SLOTS_OF_BLOCK};
+use super::table::Table;
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// Highest count of uses of a line.
+const USES_MAX: u8 = 3;
+
+/// Part of the slots in the small queue.
+const SMALL_PART: usize = 10;
+
+/// Most slots that are looked at for one that is free.
+const LOOKS_MAX: usize = 64;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub(super) line: u64,
+    /// Sectors that reads take from the slot.
+    pub(super) valid: u128,
+    /// Sectors that the table is to name: the drive does not have them, or not durable.
+    pub(super) dirty: u128,
+    /// Sectors that the table names, as it was written last.
+    pub(super) written: u128,
+    /// Dirty sectors that the drive has, but perhaps not durable.
+    pub(super) pending: u128,
+    /// Commands that use the slot, and those of them that write into it.
+    pub(super) pins: u32,
+    pub(super) writers: u32,
+    pub(super) uses: u8,
+    /// Sectors that are on their way to the drive, or wait for its flush.
+    pub(super) listed: u128,
+}
+
+const EMPTY: Slot = Slot {
+    line: NO_LINE,
+    valid: 0,
+    dirty: 0,
+    written: 0,
+    pending: 0,
+    pins: 0,
+    writers: 0,
+    uses: 0,
+    listed: 0,
+};
+
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    list: Vec<Slot>,
+    by_line: HashMap<u64, u32>,
+    free: Vec<u32>,
+    small: VecDeque<u32>,
+    main: VecDeque<u32>,
+    left: VecDeque<u64>,
+    has_left: HashSet<u64>,
+    pub(super) lines: DirtyLines,
+    pub(super) table: Table,
+    dirty_slots: u64,
+    dirty_sectors: u64,
+}
+
+impl Slots {
+    pub(super) fn new(geometry: &Geometry, lines: u64) -> Self {
+        let count = geometry.slots as usize;
+        Self {
+            list: vec![EMPTY; count],
+            by_line: HashMap::with_capacity(count),
+            free: (0..geometry.slots).rev().collect(),
+            small: VecDeque::with_capacity(count),
+            main: VecDeque::with_capacity(count),
+            left: VecDeque::with_capacity(count + 1),
+            has_left: HashSet::with_capacity(count + 1),
+            lines: DirtyLines::new(lines),
+            table: Table::new(geometry.blocks()),
+            dirty_slots: 0,
+            dirty_sectors: 0,
+        }
+    }
+
+    pub(super) fn get(&self, slot: u32) -> &Slot {
+        &self.list[slot as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, slot: u32) -> &mut Slot {
+        &mut self.list[slot as usize]
+    }
+
+    pub(super) fn of_line(&self, line: u64) -> Option<u32> {
+        self.by_line.get(&line).copied()
+    }
+
+    /// Returns the number of slots with dirty sectors, and the number of such sectors.
+    pub(super) fn dirty(&self) -> (u64, u64) {
+        (self.dirty_slots, self.dirty_sectors)
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.by_line.len()
+    }
+
+    /// Notes that a line is used.
+    pub(super) fn touch(&mut self, slot: u32) {
+        let slot = self.get_mut(slot);
+        slot.uses = (slot.uses + 1).min(USES_MAX);
+    }
+
+    /// Puts a line with dirty sectors into its slot, as the table has it. Returns false if that cannot be.
+    pub(super) fn load(&mut self, slot: u32, line: u64, dirty: u128) -> bool {
+        if self.by_line.insert(line, slot).is_some() {
+            return false;
+        }
+        *self.get_mut(slot) = Slot { line, valid: dirty, written: dirty, ..EMPTY };
+        self.set_dirty_mask(slot, dirty);
+        self.main.push_back(slot);
+        true
+    }
+
+    /// Ends loading: slots with a line are not free.
+    pub(super) fn end_load(&mut self) {
+        let list = &self.list;
+        self.free.retain(|slot| list[*slot as usize].line == NO_LINE);
+    }
+
+    /// Returns a slot for a line that has none; none if no slot can be given up.
+    pub(super) fn allocate(&mut self, line: u64) -> Option<u32> {
+        let slot = self.free.pop().or_else(|| self.evict())?;
+        *self.get_mut(slot) = Slot { line, ..EMPTY };
+        self.by_line.insert(line, slot);
+        match self.has_left.remove(&line) {
+            true => self.main.push_back(slot),
+            false => self.small.push_back(slot),
+        }
+        Some(slot)
+    }
+
+    /// Returns whether the slot can get another line: nothing uses it, and no table on the disk names it.
+    pub(super) fn is_clean(&self, slot: u32) -> bool {
+        let it = self.get(slot);
+        it.dirty | it.written | it.listed == 0 && it.pins == 0 && self.table.is_settled(slot / SLOTS_OF_BLOCK)
+    }
+
+    /// Removes a clean line. Its slot keeps its place in the queue, and is the next that is free there.
+    pub(super) fn remove(&mut self, slot: u32) {
+        let line = self.get(slot).line;
+        self.by_line.remove(&line);
+        *self.get_mut(slot) = EMPTY;
+    }
+
+    fn evict(&mut self) -> Option<u32> {
+        for _ in 0..LOOKS_MAX {
+            let is_small = self.small.len() * SMALL_PART > self.list.len() || self.main.is_empty();
+            let slot = if is_small { self.small.pop_front() } else { self.main.pop_front() }?;
+            if !self.is_clean(slot) {
+                self.main.push_back(slot);
+                continue;
+            }
+            let it = self.get_mut(slot);
+            let line = it.line;
+            if line == NO_LINE {
+                return Some(slot);
+            }
+            match is_small {
+                true if it.uses > 1 => it.uses = 0,
+                false if it.uses > 0 => it.uses -= 1,
+                _ => {
+                    self.remove(slot);
+                    if is_small {
+                        self.note_left(line);
+                    }
+                    return Some(slot);
+                }
+            }
+            self.main.push_back(slot);
+        }
+        None
+    }
+
+    /// Notes that a line has left the small queue.
+    fn note_left(&mut self, line: u64) {
+        if self.has_left.insert(line) {
+            self.left.push_back(line);
+        }
+        if self.left.len() > self.list.len()
+            && let Some(oldest) = self.left.pop_front()
+        {
+            self.has_left.remove(&oldest);
+        }
+    }
+
+    /// Notes a write into the slot: these sectors are valid and dirty.
+    pub(super) fn write(&mut self, slot: u32, mask: u128) {
+        let it = self.get_mut(slot);
+        it.valid |= mask;
+        it.pending &= !mask;
+        let dirty = it.dirty | mask;
+        self.set_dirty_mask(slot, dirty);
+    }
+
+    /// Notes that reads take these sectors from the drive.
+    pub(super) fn invalidate(&mut self, slot: u32, mask: u128) {
+        self.get_mut(slot).valid &= !mask;
+        self.note_line(slot);
+    }
+
+    /// Notes that the drive has these sectors, not durable yet. Returns the dirty ones among them.
+    pub(super) fn pend(&mut self, slot: u32, mask: u128) -> u128 {
+        let it = self.get_mut(slot);
+        let mask = mask & it.dirty;
+        it.pending |= mask;
+        self.note_line(slot);
+        mask
+    }
+
+    /// Adds sectors to those on their way to the drive.
+    pub(super) fn list(&mut self, slot: u32, mask: u128) {
+        self.get_mut(slot).listed |= mask;
+        self.note_line(slot);
+    }
+
+    pub(super) fn unlist(&mut self, slot: u32, mask: u128) {
+        self.get_mut(slot).listed &= !mask;
+        self.note_line(slot);
+    }
+
+    /// Notes that the drive does not have these sectors for certain.
+    pub(super) fn unpend(&mut self, slot: u32, mask: u128) {
+        self.get_mut(slot).pending &= !mask;
+        self.note_line(slot);
+    }
+
+    /// Notes that the drive has the pending ones of these sectors, durable. Returns their number.
+    pub(super) fn clean(&mut self, slot: u32, mask: u128) -> u64 {
+        let it = self.get_mut(slot);
+        let clean = mask & it.pending & it.dirty;
+        it.pending &= !clean;
+        let dirty = it.dirty & !clean;
+        self.set_dirty_mask(slot, dirty);
+        clean.count_ones().into()
+    }
+
+    fn set_dirty_mask(&mut self, slot: u32, dirty: u128) {
+        let it = &mut self.list[slot as usize];
+        let before = std::mem::replace(&mut it.dirty, dirty);
+        let is_changed = dirty != it.written;
+        self.dirty_sectors =
+            self.dirty_sectors - u64::from(before.count_ones()) + u64::from(dirty.count_ones());
+        self.dirty_slots = self.dirty_slots - u64::from(before != 0) + u64::from(dirty != 0);
+        if is_changed {
+            self.table.change(slot / SLOTS_OF_BLOCK);
+        }
+        self.note_line(slot);
+    }
+
+    /// Returns the sectors that are to be written to the drive.
+    pub(super) fn to_write_back(&self, slot: u32) -> u128 {
+        let it = self.get(slot);
+        it.dirty & it.valid & !it.pending & !it.listed
+    }
+
+    fn note_line(&mut self, slot: u32) {
+        let is_dirty = self.to_write_back(slot) != 0;
+        let line = self.get(slot).line;
+        if line != NO_LINE {
+            self.lines.set(line, is_dirty);
+        }
+    }
+
+    /// Returns whether a restart would find all dirty ones of these sectors.
+    pub(super) fn is_stored(&self, slot: u32, mask: u128) -> bool {
+        let it = self.get(slot);
+        mask & it.dirty & !it.written == 0 && self.table.is_known(slot / SLOTS_OF_BLOCK)
+    }
+
+    /// Returns whether the table on the disk may name some of these sectors.
+    pub(super) fn may_name(&self, slot: u32, mask: u128) -> bool {
+        self.get(slot).written & mask != 0 || !self.table.is_known(slot / SLOTS_OF_BLOCK)
+    }
+
+    /// Drops all sectors that are not dirty, after writes to the cache's device may be lost.
+    pub(super) fn drop_clean(&mut self) {
+        self.list.iter_mut().for_each(|slot| slot.valid &= slot.dirty);
+    }
+}

@@ -1,0 +1,279 @@
+//! The function `local-cache` against the model: power cuts at every moment, kills, and failures of both layers.
+
+use super::live;
+use super::rig::Rig;
+use sluice_command::Operation;
+use sluice_sim::seeds;
+
+const BACK: &[(&str, &str)] = &[("mode", "write-back"), ("dirty", "60%")];
+const THROUGH: &[(&str, &str)] = &[("mode", "write-through")];
+
+/// Runs load for a fixed number of steps. Returns false if the power fails.
+fn run(rig: &mut Rig, steps: u64) -> bool {
+    (0..steps).all(|_| match rig.random.below(3) {
+        0 => {
+            rig.submit();
+            true
+        }
+        _ => rig.turn(),
+    })
+}
+
+/// Lets time pass until the drive serves again after failures.
+fn settle(rig: &mut Rig) {
+    (rig.faults, rig.log_faults) = (0.0, 0.0);
+    for _ in 0..1000 {
+        rig.drain();
+        let (good, failed) = (rig.good, rig.failed);
+        rig.submit_at(Operation::Flush, 0, 0);
+        rig.drain();
+        if rig.good > good && rig.failed == failed {
+            return;
+        }
+        rig.turn();
+    }
+    panic!("it does not serve again: {:?}", rig.tell("status"));
+}
+
+/// Returns a number of the status.
+fn number(rig: &mut Rig, name: &str) -> u64 {
+    let status = rig.tell("status").expect("it serves");
+    let (_, rest) = status.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{name}: {status}"));
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
+}
+
+#[test]
+fn a_cached_drive_is_what_was_written() {
+    for mode in [BACK, THROUGH] {
+        let (mut hits, mut back) = (0, 0);
+        for seed in seeds(&[], 20) {
+            let mut rig = Rig::local_cache(seed, mode);
+            for _ in 0..4 {
+                live(&mut rig, 500);
+                rig.drain();
+                rig.read_all();
+            }
+            assert_eq!(rig.failed, 0);
+            hits += number(&mut rig, "hits");
+            back += number(&mut rig, "written_back_bytes");
+        }
+        assert!(hits > 100, "{hits}");
+        assert_eq!(back > 0, mode == BACK);
+    }
+}
+
+#[test]
+fn kills_and_power_cuts_lose_nothing() {
+    for mode in [BACK, THROUGH] {
+        for seed in seeds(&[], 30) {
+            let mut rig = Rig::local_cache(seed, mode);
+            for _ in 0..6 {
+                live(&mut rig, 400);
+                let cut = rig.random.one_in(2);
+                rig.kill_daemon(cut);
+                rig.read_all();
+            }
+            assert_eq!(rig.failed, 0);
+        }
+    }
+}
+
+/// Cuts the power at every write and flush of a run, of the drive and of the device, and reads everything after it.
+#[test]
+fn a_power_cut_at_every_write_and_flush() {
+    for seed in seeds(&[], 1) {
+        let mut whole = Rig::local_cache(seed, BACK);
+        let before = whole.changes;
+        run(&mut whole, 400);
+        assert!(whole.changes > before + 100, "it has writes: {}", whole.changes);
+        for at in before + 1..=whole.changes {
+            let mut rig = Rig::local_cache(seed, BACK);
+            rig.cut_change = Some(at);
+            assert!(!run(&mut rig, 400), "the power fails at {at}");
+            rig.cut_change = None;
+            rig.kill_daemon(true);
+            rig.read_all();
+            run(&mut rig, 60);
+            rig.kill_daemon(true);
+            rig.read_all();
+        }
+    }
+}
+
+/// Fails requests to the drive, each of which may be done in part.
+#[test]
+fn failures_of_the_drive_lose_nothing() {
+    let (mut good, mut failed) = (0, 0);
+    for mode in [BACK, THROUGH] {
+        for seed in seeds(&[], 20) {
+            let mut rig = Rig::local_cache(seed, mode);
+            for _ in 0..4 {
+                rig.faults = 0.02;
+                live(&mut rig, 400);
+                settle(&mut rig);
+                rig.read_all();
+                live(&mut rig, 100);
+                rig.kill_daemon(true);
+                rig.read_all();
+            }
+            (good, failed) = (good + rig.good, failed + rig.failed);
+        }
+    }
+    assert!(failed > 20 && good > failed, "{good} were good, {failed} failed");
+}
+
+/// Fails requests to the cache's device, and to the drive at the same time.
+#[test]
+fn failures_of_the_device_lose_nothing() {
+    let (mut good, mut failed) = (0, 0);
+    for mode in [BACK, THROUGH] {
+        for seed in seeds(&[], 20) {
+            let mut rig = Rig::local_cache(seed, mode);
+            for round in 0..4 {
+                (rig.log_faults, rig.faults) = (0.03, if round % 2 == 0 { 0.0 } else { 0.01 });
+                live(&mut rig, 400);
+                settle(&mut rig);
+                rig.read_all();
+                live(&mut rig, 100);
+                rig.kill_daemon(true);
+                rig.read_all();
+            }
+            (good, failed) = (good + rig.good, failed + rig.failed);
+        }
+    }
+    assert!(failed > 20 && good > failed, "{good} were good, {failed} failed");
+}
+
+/// Compares the drive alone with the model, after orders that write all dirty data to it.
+#[test]
+fn an_order_brings_all_data_to_the_drive() {
+    for seed in seeds(&[], 10) {
+        let mut rig = Rig::local_cache(seed, BACK);
+        for order in ["flush", "detach", "flush", "attach"] {
+            live(&mut rig, 400);
+            rig.drain();
+            rig.tell(order).expect("the drive is there");
+            rig.drain_all();
+            if order != "attach" {
+                assert_eq!(number(&mut rig, "dirty_bytes"), 0);
+                rig.check_drive();
+            }
+        }
+        rig.read_all();
+        rig.kill_daemon(true);
+        rig.read_all();
+        assert_eq!(rig.failed, 0);
+    }
+}
+
+/// Starts with the device of another drive, a blank one, and one that holds something else.
+#[test]
+fn a_wrong_device_is_refused() {
+    let mut rig = Rig::local_cache(5, BACK);
+    rig.submit_at(Operation::Flush, 0, 0);
+    rig.drain();
+    rig.up[0] = false;
+    rig.submit_at(Operation::Write, 0, 32);
+    rig.drain();
+    assert!(number(&mut rig, "dirty_bytes") > 0);
+    rig.end_daemon(false);
+    rig.up[0] = true;
+    let (data, device) = (rig.image(0), rig.image(1));
+    let former = rig.exchange_storage(0, 99);
+    assert!(!rig.serves(), "it is other storage");
+    assert!(rig.tell("status").expect("a status").contains("of another drive"));
+    assert!(rig.image(0) == data && rig.image(1) == device);
+    rig.exchange_storage(0, former);
+    rig.end_daemon(true);
+    rig.disks[1].lock().write(0, &[7; 8192]);
+    assert!(!rig.serves(), "it is something else");
+    rig.end_daemon(true);
+    rig.disks[1].lock().write(0, &device[..8192]);
+    rig.disks[1].lock().write(8192, &[7; 8192]);
+    assert!(!rig.serves(), "both copies of the table are damaged");
+    rig.end_daemon(true);
+    rig.disks[1].lock().write(0, &device);
+    assert!(rig.serves());
+    rig.read_all();
+}
+
+/// Loses the device in write-through mode: the drive has everything.
+#[test]
+fn write_through_needs_no_device() {
+    for seed in seeds(&[], 10) {
+        let mut rig = Rig::local_cache(seed, THROUGH);
+        for _ in 0..4 {
+            live(&mut rig, 400);
+            let cut = rig.random.one_in(2);
+            rig.end_daemon(cut);
+            rig.disks[1].lock().write(0, &[0; 8192]);
+            assert!(rig.serves(), "a blank device is a new cache");
+            rig.read_all();
+        }
+        assert_eq!(rig.failed, 0);
+    }
+}
+
+/// Opens with the other mode: dirty data of the former one is written back.
+#[test]
+fn another_mode_keeps_dirty_data() {
+    for seed in seeds(&[], 10) {
+        let mut rig = Rig::local_cache(seed, BACK);
+        for mode in [THROUGH, BACK, THROUGH, BACK] {
+            live(&mut rig, 300);
+            rig.set_options(mode);
+            let cut = rig.random.one_in(2);
+            rig.kill_daemon(cut);
+            rig.read_all();
+        }
+        assert_eq!(rig.failed, 0);
+    }
+}
+
+/// Reads and writes of the cache go on while the drive does not answer.
+#[test]
+fn a_drive_that_is_away_leaves_the_cache() {
+    let mut rig = Rig::local_cache(3, BACK);
+    for first in [0, 32, 64, 96] {
+        rig.submit_at(Operation::Write, first, 32);
+        rig.drain();
+    }
+    rig.submit_at(Operation::Flush, 0, 0);
+    rig.drain();
+    rig.up[0] = false;
+    let failed = rig.failed;
+    for _ in 0..50 {
+        let first = 32 * rig.random.below(4);
+        let operation = if rig.random.one_in(2) { Operation::Read } else { Operation::Write };
+        rig.submit_at(operation, first, 8);
+        rig.submit_at(Operation::Flush, 0, 0);
+        rig.drain();
+    }
+    // A Flush after a failed flush of the drive may fail once.
+    assert!(rig.failed <= failed + 1, "{} failed", rig.failed - failed);
+    assert!(rig.tell("flush").expect_err("the drive is away").contains("dirty bytes"));
+    rig.up[0] = true;
+    (0..100).for_each(|_| assert!(rig.turn()));
+    rig.tell("flush").expect("the drive is back");
+    rig.check_drive();
+}
+
+/// Exchanges the storage below under the function, as a replaced target does: the cache is that of the new storage.
+#[test]
+fn a_cache_follows_storage_that_is_exchanged_under_the_function() {
+    for seed in seeds(&[], 10) {
+        let mut rig = Rig::local_cache(seed, BACK);
+        for number in 0..3 {
+            live(&mut rig, 300);
+            rig.drain();
+            rig.exchange_storage(0, 70 + number);
+            assert!(rig.serves());
+            rig.drain_all();
+            live(&mut rig, 100);
+            rig.kill_daemon(true);
+            rig.read_all();
+        }
+        assert_eq!(rig.failed, 0);
+    }
+}
