@@ -17,6 +17,7 @@ mod input;
 pub mod label;
 pub mod layers;
 pub mod link;
+pub mod local_cache;
 pub mod luks;
 pub mod messages;
 pub mod object;

@@ -23,6 +23,8 @@ pub use layers::*;
 pub use random::Random;
 #[cfg(any(test, feature = "fuzz"))]
 pub use services::atomic_log;
+#[cfg(any(test, feature = "fuzz"))]
+pub use services::local_cache_table;
 pub use services::{
     ArrayState, ArrayStatusView, Changes, Encrypt, Farewell, Item, LogState, MemberState, Metric, OnLoss,
     Order, Record, Replicate, SERVICES, Service, SetCheck, SetOrder, SetState, SetStatus, SizeOf, StoreOrder,

@@ -18,6 +18,8 @@ pub mod store;
 #[cfg(any(test, feature = "fuzz"))]
 pub use atomic::fuzz as atomic_log;
 pub use encrypt::Encrypt;
+#[cfg(any(test, feature = "fuzz"))]
+pub use local_cache::fuzz as local_cache_table;
 pub use parity::{ArrayState, ArrayStatusView};
 pub use replicate::{LogState, MemberState, Replicate, SetCheck, SetOrder, SetState, SetStatus};
 pub use service::{Changes, Farewell, Item, Metric, OnLoss, Order, Record, Service, SizeOf};

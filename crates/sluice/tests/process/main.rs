@@ -44,6 +44,7 @@ mod latency;
 mod lease;
 mod limits;
 mod load;
+mod local_cache;
 mod machine;
 mod management;
 mod many;

@@ -105,7 +105,7 @@ impl LocalCache {
     fn is_hurried(&self, now_ns: u64) -> bool {
         let is_idle = now_ns.saturating_sub(self.back.host_ns) >= IDLE_NS;
         let is_filling = self.slots.dirty().0 * 4 >= self.dirty_limit() * 3;
-        is_idle || is_filling || self.order.is_some() || self.is_through()
+        is_idle || is_filling || self.is_ordered || self.is_through()
     }
 
     /// Begins batches, and a flush of the drive, as far as they are due.
@@ -125,7 +125,7 @@ impl LocalCache {
         let is_due = self.back.written >= FLUSH_BYTES
             || !self.back.listed.is_empty()
                 && self.back.batches.iter().all(Option::is_none)
-                && (self.slots.lines.count() == 0 || self.order.is_some());
+                && (self.slots.lines.count() == 0 || self.is_ordered);
         let may = now_ns >= self.back.paused_until_ns && is_due;
         if !self.back.is_flushing && (self.back.wants_flush || may) {
             self.begin_drive_flush();

@@ -4,7 +4,7 @@
 //! before they are written. The next flush makes the blocks durable. A block has two copies, which are written in
 //! turns, and a copy is overwritten only when the other one is durable.
 
-use super::format::{self, BLOCK, Entry, NO_LINE};
+use super::format::{self, BLOCK};
 use super::ops::Stage;
 use super::requests::{Job, Source, request};
 use super::table::End;
@@ -74,11 +74,8 @@ impl LocalCache {
                 self.slots.table.put(block, End::Unsent);
                 break;
             };
-            let entries = self.geometry.slots_of(block).map(|slot| {
-                let it = self.slots.get(slot);
-                let line = if it.dirty == 0 { NO_LINE } else { it.line };
-                Entry { line, dirty: it.dirty }
-            });
+            let slots = &mut self.slots;
+            let entries = self.geometry.slots_of(block).map(|slot| slots.image(slot));
             format::write_block(io.bytes(&buffer), self.geometry.id, block, sequence, entries);
             self.commit.images.push(Some(Image { block, copy, buffer }));
         }
@@ -92,7 +89,7 @@ impl LocalCache {
         if !status.is_success() {
             return self.device_lost(io);
         }
-        self.slots.table.flushed();
+        self.slots.table_flushed(&self.geometry);
         self.end_device_waits(io);
         for (number, image) in (0..).zip(&self.commit.images) {
             let Some(Image { block, copy, buffer }) = image else { continue };

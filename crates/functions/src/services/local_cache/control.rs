@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 use sluice_uif::{Control, Io};
 use std::fmt;
 
+/// Nanoseconds for which an order waits, and for which it waits while the drive is quiet.
+const WAIT_NS: u64 = 30_000_000_000;
+const QUIET_WAIT_NS: u64 = 3_000_000_000;
+
 /// Order of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -94,7 +98,7 @@ impl LocalCache {
     }
 
     /// Executes an order. Some are answered when all dirty data is on the drive.
-    pub(super) fn execute(&mut self, text: &str) -> Control {
+    pub(super) fn execute(&mut self, text: &str, io: &Io<'_>) -> Control {
         let order = match parse::<Self>(text) {
             Ok(order) => order,
             Err(why) => return Control::Now(Err(why)),
@@ -108,19 +112,31 @@ impl LocalCache {
         match order {
             CacheOrder::Attach => {
                 self.attach = Attach::Attached;
+                self.is_ordered = false;
                 return Control::Now(json(&self.status()));
             }
             CacheOrder::Detach if self.attach == Attach::Attached => self.attach = Attach::Detaching,
             _ => {}
         }
-        self.order = Some(order);
+        let wait_ns = if io.is_quiet() { QUIET_WAIT_NS } else { WAIT_NS };
+        self.order = Some((order, io.now_ns().saturating_add(wait_ns)));
+        self.is_ordered = true;
         Control::Later
     }
 
     /// Answers an order whose work is done.
     pub(super) fn answer_order(&mut self, io: &mut Io<'_>) {
-        let Some(order) = self.order else { return };
         let is_clean = self.slots.dirty().0 == 0 && !self.back.is_busy();
+        self.is_ordered &= !is_clean || self.order.is_some();
+        let Some((order, until_ns)) = self.order else { return };
+        if until_ns <= io.now_ns() {
+            // It goes on without an answer, and a detach is answered when it is given again.
+            self.order = None;
+            let bytes = self.slots.dirty().1 * SECTOR;
+            let why =
+                format!("{bytes} dirty bytes are in the cache yet; it goes on, so give the order again");
+            return io.answer(Err(why));
+        }
         if !is_clean {
             return;
         }
@@ -142,7 +158,8 @@ impl LocalCache {
 
     /// Answers an order whose work has failed.
     pub(super) fn fail_order(&mut self, why: &str, io: &mut Io<'_>) {
-        let Some(order) = self.order.take() else { return };
+        let Some((order, _)) = self.order.take() else { return };
+        self.is_ordered = false;
         if order == CacheOrder::Detach {
             self.attach = Attach::Attached;
         }

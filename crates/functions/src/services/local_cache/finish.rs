@@ -201,7 +201,7 @@ impl LocalCache {
             self.back.list(slot, pending);
             self.slots.list(slot, pending);
         }
-        pending != 0 || self.slots.may_name(slot, mask)
+        pending != 0 || self.slots.is_named(slot)
     }
 
     /// Returns the answer to a write that succeeded, or has it wait.

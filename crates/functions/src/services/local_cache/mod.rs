@@ -15,6 +15,8 @@ mod control;
 mod dirty;
 mod finish;
 mod format;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod open;
 mod ops;
 mod requests;
@@ -102,8 +104,10 @@ pub(super) struct LocalCache {
     reads: Streams,
     writes: Streams,
     attach: Attach,
-    /// Order that is answered later.
-    order: Option<CacheOrder>,
+    /// Order that is answered later, and the time until which it waits.
+    order: Option<(CacheOrder, u64)>,
+    /// Whether an operator ordered that all dirty data is written, which is not over.
+    is_ordered: bool,
     /// Whether the device failed a moment ago, and the end of that moment.
     is_failing: bool,
     failing_until_ns: u64,
@@ -230,6 +234,7 @@ impl LocalCache {
             writes: Streams::new(settings.sequential),
             attach: Attach::Attached,
             order: None,
+            is_ordered: false,
             is_failing: false,
             failing_until_ns: 0,
             drive_unflushed: true,
@@ -310,7 +315,9 @@ impl LocalCache {
             Phase::Failed { again_ns } => Some(again_ns),
             Phase::Open => {
                 let failing_ns = self.is_failing.then_some(self.failing_until_ns);
-                [failing_ns, self.back_alarm_ns(io.now_ns())].into_iter().flatten().min()
+                let order_ns = self.order.map(|(_, until_ns)| until_ns);
+                let times = [failing_ns, order_ns, self.back_alarm_ns(io.now_ns())];
+                times.into_iter().flatten().min()
             }
             _ => None,
         };
@@ -441,7 +448,7 @@ impl Function for LocalCache {
     }
 
     fn control(&mut self, text: &str, io: &mut Io<'_>) -> Control {
-        let answer = self.execute(text);
+        let answer = self.execute(text, io);
         self.run(io);
         answer
     }

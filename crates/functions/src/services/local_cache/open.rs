@@ -145,7 +145,7 @@ impl LocalCache {
             Step::Formatted => Step::Store,
             Step::Flush => {
                 opening.slots.end_load();
-                opening.slots.table.flushed();
+                opening.slots.table_flushed(&opening.superblock.geometry);
                 let before = opening.superblock.storage;
                 if differ(before, self.drive.id) && opening.slots.dirty().0 > 0 {
                     return Err(OTHER_DRIVE.to_owned());
@@ -194,7 +194,7 @@ impl LocalCache {
                 opening.slots = Slots::new(&geometry, lines);
                 opening.superblock = Superblock { geometry, sequence: 1, storage: self.drive.id };
                 (0..geometry.blocks()).for_each(|block| opening.slots.table.load(block, 0, 1));
-                opening.slots.table.flushed();
+                opening.slots.table_flushed(&geometry);
                 Ok(Step::Format(0))
             }
         }

@@ -5,7 +5,7 @@
 //! sectors leave, and only when the table on the disk does not name their slot.
 
 use super::dirty::DirtyLines;
-use super::format::{Geometry, NO_LINE, SLOTS_OF_BLOCK};
+use super::format::{Entry, Geometry, NO_LINE, SLOTS_OF_BLOCK};
 use super::table::Table;
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -27,6 +27,10 @@ pub(super) struct Slot {
     pub(super) dirty: u128,
     /// Sectors that the table names, as it was written last.
     pub(super) written: u128,
+    /// Dirty sectors in the block of the table that was made last, which may be on the disk or not.
+    imaged: u128,
+    /// Whether a content of the table that a power cut may leave names the slot.
+    is_named: bool,
     /// Dirty sectors that the drive has, but perhaps not durable.
     pub(super) pending: u128,
     /// Commands that use the slot, and those of them that write into it.
@@ -42,6 +46,8 @@ const EMPTY: Slot = Slot {
     valid: 0,
     dirty: 0,
     written: 0,
+    imaged: 0,
+    is_named: false,
     pending: 0,
     pins: 0,
     writers: 0,
@@ -114,7 +120,7 @@ impl Slots {
         if self.by_line.insert(line, slot).is_some() {
             return false;
         }
-        *self.get_mut(slot) = Slot { line, valid: dirty, written: dirty, ..EMPTY };
+        *self.get_mut(slot) = Slot { line, valid: dirty, written: dirty, is_named: true, ..EMPTY };
         self.set_dirty_mask(slot, dirty);
         self.main.push_back(slot);
         true
@@ -141,7 +147,7 @@ impl Slots {
     /// Returns whether the slot can get another line: nothing uses it, and no table on the disk names it.
     pub(super) fn is_clean(&self, slot: u32) -> bool {
         let it = self.get(slot);
-        it.dirty | it.written | it.listed == 0 && it.pins == 0 && self.table.is_settled(slot / SLOTS_OF_BLOCK)
+        it.dirty | it.listed == 0 && it.pins == 0 && !it.is_named
     }
 
     /// Removes a clean line. Its slot keeps its place in the queue, and is the next that is free there.
@@ -273,12 +279,33 @@ impl Slots {
     /// Returns whether a restart would find all dirty ones of these sectors.
     pub(super) fn is_stored(&self, slot: u32, mask: u128) -> bool {
         let it = self.get(slot);
-        mask & it.dirty & !it.written == 0 && self.table.is_known(slot / SLOTS_OF_BLOCK)
+        let is_certain = self.table.is_certain(slot / SLOTS_OF_BLOCK);
+        let stored = if is_certain { it.written } else { it.written & it.imaged };
+        mask & it.dirty & !stored == 0
     }
 
-    /// Returns whether the table on the disk may name some of these sectors.
-    pub(super) fn may_name(&self, slot: u32, mask: u128) -> bool {
-        self.get(slot).written & mask != 0 || !self.table.is_known(slot / SLOTS_OF_BLOCK)
+    /// Returns whether the table on the disk may name sectors of the slot.
+    pub(super) fn is_named(&self, slot: u32) -> bool {
+        self.get(slot).is_named
+    }
+
+    /// Returns the entry of a slot for a block of the table that is about to be written.
+    pub(super) fn image(&mut self, slot: u32) -> Entry {
+        let it = self.get_mut(slot);
+        it.imaged = it.dirty;
+        it.is_named |= it.dirty != 0;
+        Entry { line: if it.dirty == 0 { NO_LINE } else { it.line }, dirty: it.dirty }
+    }
+
+    /// Notes that all writes of the table so far are durable.
+    pub(super) fn table_flushed(&mut self, geometry: &Geometry) {
+        while let Some(block) = self.table.flushed() {
+            let is_certain = self.table.is_certain(block);
+            for slot in geometry.slots_of(block) {
+                let it = self.get_mut(slot);
+                it.is_named = it.written != 0 || !is_certain && it.imaged != 0;
+            }
+        }
     }
 
     /// Drops all sectors that are not dirty, after writes to the cache's device may be lost.

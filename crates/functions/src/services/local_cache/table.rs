@@ -55,14 +55,8 @@ impl Table {
         self.blocks[block as usize]
     }
 
-    /// Returns whether the content of a block on the disk is certain and durable.
-    pub(super) fn is_settled(&self, block: u32) -> bool {
-        let it = self.get(block);
-        !(it.is_busy || it.is_uncertain || it.is_unflushed)
-    }
-
     /// Returns whether the content of a block on the disk is certain.
-    pub(super) fn is_known(&self, block: u32) -> bool {
+    pub(super) fn is_certain(&self, block: u32) -> bool {
         let it = self.get(block);
         !(it.is_busy || it.is_uncertain)
     }
@@ -119,11 +113,11 @@ impl Table {
         }
     }
 
-    /// Notes that all writes so far are durable.
-    pub(super) fn flushed(&mut self) {
-        for block in self.unflushed.drain(..) {
-            self.blocks[block as usize].is_unflushed = false;
-        }
+    /// Notes that the writes of a block are durable. Returns the block; none if those of all blocks are.
+    pub(super) fn flushed(&mut self) -> Option<u32> {
+        let block = self.unflushed.pop()?;
+        self.blocks[block as usize].is_unflushed = false;
+        Some(block)
     }
 
     /// Notes that the writes since the last flush may be lost: they are written again, in the same copy.

@@ -1,0 +1,222 @@
+//! A cache on a device under load: SIGKILL of the daemon and of the function, power cuts of both disks, orders, and
+//! a detach.
+
+use crate::common::{Daemon, namespace, wait_for};
+use crate::function::pid;
+use crate::numbered::{Dice, Epoch, Numbered};
+use crate::volatile::Disk;
+use rustix::process::{Signal, kill_process};
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// Bytes of the drive, and of the cache's device, which has fewer lines than the load has places.
+const SIZE: usize = 4 << 20;
+const CACHE: usize = 1 << 20;
+
+fn file(path: &Path, size: usize) -> String {
+    format!("target = \"file\", path = \"{}\", size = \"{size}\"", path.display())
+}
+
+/// Returns a drive with the function over two layers.
+fn drive(target: &str, device: &str, place: &str, options: &str) -> String {
+    let target = target.replace(", ", "\n");
+    format!(
+        "[[drive]]\nname = \"disk\"\n[[drive.namespace]]\n{target}\nfunctions = [ {{ kind = \"uif\", function = \"local-cache\", \
+         place = \"{place}\", options = {{ line = \"16KiB\", {options} }}, layers = [ {{ {device} }} ] }} ]\n"
+    )
+}
+
+fn files(place: &str, options: &str) -> String {
+    drive(&file(Path::new("drive"), SIZE), &file(Path::new("cache"), CACHE), place, options)
+}
+
+fn tell(daemon: &Daemon, order: &str) -> String {
+    daemon.ok(&["function", "tell", "disk", "--function", "1", order])
+}
+
+/// Returns a number of the status.
+fn number(daemon: &Daemon, name: &str) -> u64 {
+    let status = tell(daemon, "status");
+    let rest = status.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{status}")).1;
+    rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().expect("a number")
+}
+
+fn work(load: &mut Numbered, ms: u64) {
+    let (start, time) = (Instant::now(), Duration::from_millis(ms));
+    while start.elapsed() < time && load.turn(true) {}
+}
+
+/// Kills the daemon under load, again and again. No acknowledged write is missing.
+fn survives_kills(place: &str, mode: &str) {
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    daemon.declare("", &files(place, &format!("mode = \"{mode}\"")));
+    daemon.restart();
+    let (mut load, mut dice) = (Numbered::new(7, Epoch::default(), true), Dice::new(7));
+    for _ in 0..6 {
+        let mut host = daemon.host("disk");
+        load.connect(&mut host);
+        work(&mut load, 50 + dice.below(150));
+        daemon.crash();
+        load.disconnect();
+        drop(host);
+        daemon.restart();
+        let mut host = daemon.host("disk");
+        load.connect(&mut host);
+        load.settle().expect("everything can be read");
+        load.disconnect();
+    }
+    assert!(load.acknowledged > 200, "{}\n{}", load.acknowledged, daemon.log());
+    assert_eq!((load.failures.flushes, load.failures.others), (0, 0), "{}", daemon.log());
+    let mut host = daemon.host("disk");
+    load.connect(&mut host);
+    work(&mut load, 100);
+    load.drain();
+    load.settle().expect("everything can be read");
+    tell(&daemon, "flush");
+    assert_eq!(number(&daemon, "dirty_bytes"), 0);
+    assert_eq!(number(&daemon, "written_back_bytes") > 0, mode == "write-back");
+    let image = std::fs::read(daemon.folder.path().join("drive")).expect("the file");
+    load.is_in(&image).expect("the drive alone has everything");
+}
+
+#[test]
+fn nothing_is_lost_by_kills_in_the_daemon() {
+    survives_kills("daemon", "write-back");
+}
+
+#[test]
+fn nothing_is_lost_by_kills_in_a_process() {
+    survives_kills("process", "write-back");
+}
+
+#[test]
+fn nothing_is_lost_by_kills_in_write_through() {
+    survives_kills("daemon", "write-through");
+}
+
+/// Kills the process of the function alone: its commands begin anew with the next one, and none fails.
+#[test]
+fn nothing_is_lost_when_the_process_of_the_function_dies() {
+    let daemon = Daemon::start(&files("process", "mode = \"write-back\""));
+    let mut host = daemon.host("disk");
+    let mut load = Numbered::new(3, Epoch::default(), true);
+    load.connect(&mut host);
+    for _ in 0..3 {
+        work(&mut load, 100);
+        let killed = pid(&daemon, "disk").expect("it is there");
+        kill_process(killed, Signal::KILL).expect("it is ours");
+        work(&mut load, 100);
+        wait_for("the next one", || pid(&daemon, "disk").is_some_and(|pid| pid != killed));
+    }
+    work(&mut load, 100);
+    load.drain();
+    load.settle().expect("everything can be read");
+    assert_eq!((load.failures.flushes, load.failures.others), (0, 0), "{}", daemon.log());
+}
+
+/// Cuts the power of a machine with both layers on disks with volatile caches, whose blocks reach the medium in any
+/// order.
+fn survives_power_cuts(mode: &str) {
+    let Some((data, device)) = Disk::new(SIZE).zip(Disk::new(CACHE)) else { return };
+    let plain = |disk: &Disk| format!("target = \"file\", path = \"{}\"", disk.path().display());
+    let options = format!("mode = \"{mode}\"");
+    let mut daemon = Daemon::start(&drive(&plain(&data), &plain(&device), "daemon", &options));
+    let epoch = Epoch::default();
+    let (mut load, mut dice) = (Numbered::new(11, Epoch::clone(&epoch), false), Dice::new(11));
+    for _ in 0..10 {
+        let mut host = daemon.host("disk");
+        load.connect(&mut host);
+        work(&mut load, 20 + dice.below(100));
+        epoch.fetch_add(1, Relaxed);
+        daemon.crash();
+        load.disconnect();
+        drop(host);
+        let share = dice.below(4);
+        for disk in [&data, &device] {
+            disk.cut_partly(|| dice.below(4) <= share);
+        }
+        epoch.fetch_add(1, Relaxed);
+        daemon.restart();
+        let mut host = daemon.host("disk");
+        load.connect(&mut host);
+        load.settle().expect("everything can be read");
+        load.disconnect();
+    }
+    assert!(load.acknowledged > 200, "{}\n{}", load.acknowledged, daemon.log());
+    assert_eq!((load.failures.flushes, load.failures.others), (0, 0), "{}", daemon.log());
+}
+
+#[test]
+fn flushed_writes_are_there_after_power_cuts_in_write_back() {
+    survives_power_cuts("write-back");
+}
+
+#[test]
+fn flushed_writes_are_there_after_power_cuts_in_write_through() {
+    survives_power_cuts("write-through");
+}
+
+/// Detaches the function from a drive in use: the drive has everything. Without an order it still has dirty data.
+#[test]
+fn a_detach_leaves_a_complete_drive() {
+    let daemon = Daemon::start(&files("daemon", "mode = \"write-back\", rate = \"1MiB\""));
+    let mut host = daemon.host("disk");
+    let mut disk = namespace(&mut host, 1);
+    let data: Vec<u8> = (0..512 << 10).map(|at| (at / 512 * 7) as u8).collect();
+    for (index, piece) in data.chunks(64 << 10).enumerate() {
+        disk.write(index as u64 * 128, piece).expect("it is in range");
+    }
+    assert!(number(&daemon, "cached_writes") >= 8, "{}", tell(&daemon, "status"));
+    daemon.ok(&["function", "detach", "disk"]);
+    let image = std::fs::read(daemon.folder.path().join("drive")).expect("the file");
+    assert!(image[..data.len()] == data, "the drive alone has it");
+    let mut read = vec![0; 64 << 10];
+    disk.read(0, &mut read).expect("the drive goes on");
+    assert!(read == data[..64 << 10]);
+}
+
+/// Starts a drive with the cache of another one, and with options that are wrong.
+#[test]
+fn a_wrong_cache_is_refused_in_words() {
+    let mut daemon = Daemon::start(&files("daemon", "mode = \"write-back\", rate = \"1MiB\""));
+    {
+        let mut host = daemon.host("disk");
+        let mut disk = namespace(&mut host, 1);
+        disk.write(0, &[7; 64 << 10]).expect("it is in range");
+        daemon.crash();
+    }
+    let path = |name: &str| daemon.folder.path().join(name);
+    std::fs::rename(path("drive"), path("former")).expect("it is there");
+    daemon.restart();
+    wait_for("the reason", || daemon.log().contains("the cache has writes of another drive"));
+    daemon.stop();
+    std::fs::rename(path("former"), path("drive")).expect("it is there");
+    daemon.restart();
+    let mut host = daemon.host("disk");
+    let mut disk = namespace(&mut host, 1);
+    let mut read = vec![0; 64 << 10];
+    disk.read(0, &mut read).expect("its drive is back");
+    assert!(read == [7; 64 << 10]);
+    let create = |options: &str, below: &str, paths: &str| {
+        let cache = format!(
+            r#"{{ "kind": "uif", "function": "local-cache", "options": {{ {options} }},
+                  "layers": [ {{ "target": "memory", "size": "2MiB" }} ] }}"#
+        );
+        let spec = format!(
+            r#"{{ "name": "a", "namespaces": [ {{ "target": "memory", "size": "4MiB",
+                  "functions": [ {cache}{below} ] {paths} }} ] }}"#
+        );
+        let file = daemon.folder.path().join("a.json");
+        std::fs::write(&file, spec).expect("room");
+        daemon.fails(&["drive", "create", "a", "--spec", &file.display().to_string()])
+    };
+    let mode = r#""mode": "write-back""#;
+    let past = create(mode, "", r#", "paths": [ { "name": "past", "below": 1 } ]"#);
+    assert!(past.contains("a classifier could send commands past local-cache"), "{past}");
+    let below = create(mode, r#", { "kind": "uif", "function": "snapshot" }"#, "");
+    assert!(below.contains("snapshot below local-cache can change data by itself"), "{below}");
+    let none = create("", "", "");
+    assert!(none.contains("mode is write-back or write-through"), "{none}");
+}
