@@ -185,6 +185,7 @@ impl LocalCache {
             }
         }
         if !is_good {
+            self.drive_unflushed = true;
             self.owes_flush |= !was_reported;
             self.back_failed("a flush of the drive failed", io);
         }

@@ -32,7 +32,7 @@ fn masks_are_the_sectors_of_bytes() {
     assert_eq!(format::mask(127 * 512, 64 << 10), 1 << 127);
     let runs: Vec<_> = format::runs(1 << 127 | 0b1011).collect();
     assert_eq!(runs, [0..1024, 1536..2048, 65024..65536]);
-    assert_eq!(format::runs(u128::MAX).collect::<Vec<_>>(), [0..65536]);
+    assert!(format::runs(u128::MAX).eq(std::iter::once(0..65536)));
 }
 
 /// Compares the superblock with its bytes, which every later version must read.
