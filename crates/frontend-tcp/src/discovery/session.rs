@@ -217,7 +217,7 @@ impl Session {
             admin::GET_LOG_PAGE if LogId(entry.cdw10 as u8) == LogId::DISCOVERY => self.log_page(entry, at),
             admin::GET_LOG_PAGE => Err(Status::INVALID_LOG_PAGE),
             admin::KEEP_ALIVE => Ok((0, 0)),
-            admin::SET_FEATURES => self.set_feature(entry),
+            admin::SET_FEATURES => self.set_feature(entry, at.now),
             admin::GET_FEATURES => self.get_feature(entry),
             admin::IDENTIFY => Err(Status::INVALID_FIELD),
             _ => Err(Status::INVALID_OPCODE),
@@ -259,10 +259,14 @@ impl Session {
         ready | if self.shut_down { csts::SHST_COMPLETE } else { 0 }
     }
 
-    fn set_feature(&mut self, entry: &SubmissionEntry) -> Result<(u32, u32), Status> {
+    fn set_feature(&mut self, entry: &SubmissionEntry, now: Instant) -> Result<(u32, u32), Status> {
         match FeatureId(entry.cdw10 as u8) {
             FeatureId::ASYNC_EVENTS => self.notices = entry.cdw11 & CHANGE_NOTICES != 0,
-            FeatureId::KEEP_ALIVE_TIMER => self.kato_ms = entry.cdw11,
+            FeatureId::KEEP_ALIVE_TIMER => {
+                self.kato_ms = entry.cdw11;
+                // The receive has started it with the timeout before this one.
+                self.restart_timer(now);
+            }
             _ => return Err(Status::INVALID_FIELD),
         }
         Ok((0, 0))
@@ -444,21 +448,4 @@ fn text(field: &mut [u8], text: &str, padding: u8) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_are_told_an_address_that_they_can_reach() {
-        let seen = |address: &str, local: &str| {
-            let parse = |text: &str| text.parse::<SocketAddr>().expect("an address");
-            let address = Address { socket: parse(address), encrypted: false };
-            seen_from(address, parse(local)).map(|address| address.socket.to_string())
-        };
-        assert_eq!(seen("10.0.0.1:4420", "10.0.0.1:8009").as_deref(), Some("10.0.0.1:4420"));
-        assert_eq!(seen("0.0.0.0:4420", "10.0.0.1:8009").as_deref(), Some("10.0.0.1:4420"));
-        assert_eq!(seen("[::]:4420", "[::ffff:10.0.0.1]:8009").as_deref(), Some("10.0.0.1:4420"));
-        assert_eq!(seen("10.0.0.2:4420", "10.0.0.1:8009"), None);
-        assert_eq!(seen("10.0.0.1:8009", "10.0.0.1:8009"), None);
-        assert_eq!(seen("0.0.0.0:4420", "[fe80::1]:8009"), None);
-    }
-}
+mod tests;
