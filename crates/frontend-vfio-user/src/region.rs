@@ -32,6 +32,8 @@ const VECTOR_CONTROL: usize = 12;
 const MAX_VECTORS: usize = PAGE as usize / TABLE_ENTRY;
 
 const _: () = assert!(DOORBELLS as u64 == PAGE, "the doorbells are the second page");
+const _: () =
+    assert!(BAR0_SIZE <= sluice_vfio_user::MAX_DATA_TRANSFER as u64, "a message has room for all of it");
 
 /// Returns the bytes of a region; zero if there is none.
 pub(super) fn size(index: u32) -> u64 {
@@ -45,8 +47,7 @@ pub(super) fn size(index: u32) -> u64 {
 /// Refuses an access that does not lie in its region.
 pub(super) fn check(access: &RegionAccess) -> Result<(), Errno> {
     let end = access.offset.checked_add(u64::from(access.count)).ok_or(Errno::INVAL)?;
-    let fits = end <= size(access.region) && access.count as usize <= sluice_vfio_user::MAX_DATA_TRANSFER;
-    if fits { Ok(()) } else { Err(Errno::INVAL) }
+    if end <= size(access.region) { Ok(()) } else { Err(Errno::INVAL) }
 }
 
 /// Effect of a write outside the function itself.
@@ -227,6 +228,18 @@ mod tests {
             [0, 1, 2, 3].map(|page| (page as u64, 0, page * 0x1000..(page + 1) * 0x1000))
         );
         assert_eq!(cut(0x2000, 0), []);
+    }
+
+    #[test]
+    fn the_table_reads_as_zeros_behind_its_end() {
+        let table: Vec<u8> = (1..=32).collect();
+        for (offset, length) in [(0, 32), (0, 40), (12, 4), (30, 5), (32, 3), (4000, 8)] {
+            let mut out = vec![0xaa; length];
+            read_table(&table, offset, &mut out);
+            let expected: Vec<u8> =
+                (offset..offset + length).map(|at| table.get(at).copied().unwrap_or(0)).collect();
+            assert_eq!(out, expected, "{length} bytes at {offset}");
+        }
     }
 
     #[test]
