@@ -137,3 +137,55 @@ impl Acceptor {
         self.listener.is_none()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    /// Returns a listening socket in a folder of its own, which is removed with it.
+    fn acceptor(name: &str) -> (Acceptor, PathBuf) {
+        let folder = std::env::temp_dir().join(format!("sluice-accept-{}-{name}", std::process::id()));
+        let listener = Listener::bind(&folder, 0o600).expect("a listener");
+        let path = listener.path().to_owned();
+        (Acceptor::new(listener, 3), path)
+    }
+
+    #[test]
+    fn clients_are_accepted_one_after_the_other() {
+        let (mut acceptor, path) = acceptor("order");
+        assert!(acceptor.is_pending(0) && acceptor.to_hand_over().is_some());
+        let clients = [0, 1].map(|_| UnixStream::connect(&path).expect("it listens"));
+        let first = acceptor.accept("drive", 0).expect("a client");
+        acceptor.put_back(first);
+        assert!(acceptor.to_hand_over().is_none(), "a client is in this process");
+        assert!(acceptor.accept("drive", 0).is_some() && acceptor.to_hand_over().is_some());
+        assert!(acceptor.accept("drive", 0).is_some() && acceptor.is_pending(0));
+        assert!(acceptor.accept("drive", 0).is_none() && !acceptor.is_pending(0));
+        assert_eq!(acceptor.retry_ns(0), None);
+        acceptor.look_now();
+        assert!(acceptor.is_pending(0));
+        drop(clients);
+    }
+
+    #[test]
+    fn a_pause_ends_at_its_time() {
+        let (mut acceptor, _path) = acceptor("pause");
+        acceptor.hold(7);
+        let end = 7 + RETRY_NS;
+        assert_eq!((acceptor.is_pending(end - 1), acceptor.retry_ns(end - 1)), (false, Some(end)));
+        assert_eq!((acceptor.is_pending(end), acceptor.retry_ns(end)), (true, None));
+        // A later look does not shorten a pause.
+        acceptor.look_again(1, 7);
+        assert_eq!(acceptor.retry_ns(7), Some(end));
+        acceptor.look_again(2 * RETRY_NS, 7);
+        assert_eq!(acceptor.retry_ns(7), Some(7 + 2 * RETRY_NS));
+        assert!(acceptor.accept("drive", u64::MAX).is_none(), "no client waits");
+        assert_eq!(acceptor.retry_ns(7), None);
+        acceptor.event(1, true, 7);
+        assert!(acceptor.polled && acceptor.is_pending(7 + 2 * RETRY_NS) && !acceptor.is_closed());
+        acceptor.event(-5, false, 9 * RETRY_NS);
+        assert!(!acceptor.polled && !acceptor.is_pending(10 * RETRY_NS - 1));
+        assert!(acceptor.is_pending(10 * RETRY_NS));
+    }
+}

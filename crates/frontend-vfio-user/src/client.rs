@@ -373,3 +373,58 @@ impl DoorbellPolicy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_says_who_may_map_the_doorbells() {
+        let with = |max_msg_fds| Some(Capabilities { max_msg_fds, ..Capabilities::default() });
+        for (capabilities, auto, mapped) in
+            [(None, true, true), (with(0), false, false), (with(1), false, true), (with(8), false, true)]
+        {
+            let may_map = |policy: DoorbellPolicy| policy.may_map(capabilities.as_ref());
+            let found = [DoorbellPolicy::Auto, DoorbellPolicy::Trapped, DoorbellPolicy::Mapped].map(may_map);
+            assert_eq!(found, [auto, false, mapped], "{capabilities:?}");
+        }
+    }
+
+    /// Checks for each command whether remote queues must come back before it is answered.
+    #[test]
+    fn remote_queues_stay_for_queries_and_doorbells() {
+        let access = |region| RegionAccess { offset: 0x1000, region, count: 4 };
+        for (command, region, expected) in [
+            (Command::REGION_READ, regions::CONFIG, true),
+            (Command::REGION_WRITE_MULTI, regions::BAR0, true),
+            (Command::DEVICE_GET_INFO, 0, true),
+            (Command::DEVICE_GET_REGION_INFO, 0, true),
+            (Command::DEVICE_GET_REGION_IO_FDS, 0, true),
+            (Command::DEVICE_GET_IRQ_INFO, 0, true),
+            (Command::REGION_WRITE, regions::BAR0, true),
+            (Command::REGION_WRITE, regions::CONFIG, false),
+            (Command::DMA_MAP, 0, false),
+            (Command::DMA_UNMAP, 0, false),
+            (Command::DEVICE_SET_IRQS, 0, false),
+            (Command::DEVICE_RESET, 0, false),
+            (Command::VERSION, 0, false),
+        ] {
+            let header = Header::command(1, command);
+            assert_eq!(is_known_to_all(&header, access(region).as_bytes()), expected, "{command:?}");
+        }
+        assert!(!is_known_to_all(&Header::command(1, Command::REGION_WRITE), &[0; 15]));
+    }
+
+    #[test]
+    fn a_refusal_has_its_error_number() {
+        for (refusal, errno) in [
+            (Refusal::Message(Errno::NOTSUP), Errno::NOTSUP),
+            (Refusal::Client(Errno::INVAL, "why"), Errno::INVAL),
+            (Refusal::Memory(MapError::NotMemory), Errno::from_raw_os_error(MapError::NotMemory.errno())),
+        ] {
+            assert_eq!(refusal.errno(), errno, "{refusal}");
+            assert!(!refusal.to_string().is_empty());
+        }
+        assert_eq!(Refusal::Client(Errno::INVAL, "why").to_string(), "why");
+    }
+}

@@ -186,12 +186,13 @@ mod tests {
 
     #[test]
     fn five_kinds_of_interrupts_of_which_two_are_there() {
-        for (index, count) in [(0, 1), (1, 0), (2, 129), (3, 0), (4, 0)] {
+        // INTx has an eventfd, is maskable and masks itself; MSI-X has eventfds.
+        for (index, flags, count) in [(0, 7, 1), (1, 0, 0), (2, 1, 129), (3, 0, 0), (4, 0, 0)] {
             let mut reply = Vec::new();
             let asked = IrqInfo { argsz: 16, index, ..IrqInfo::default() };
             irq_info(asked.as_bytes(), 129, &mut reply).expect("an answer");
             let info = IrqInfo::read_from_bytes(&reply).expect("its size");
-            assert_eq!((info.index, info.count), (index, count));
+            assert_eq!((info.argsz, info.flags, info.index, info.count), (16, flags, index, count));
         }
     }
 }

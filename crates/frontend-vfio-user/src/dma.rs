@@ -62,3 +62,62 @@ pub(super) fn unmap(
     reply.extend_from_slice(DmaUnmap { argsz: DmaUnmap::SIZE as u32, ..unmap }.as_bytes());
     Ok(removed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    const SIZE: u64 = 1 << 20;
+
+    fn memory() -> OwnedFd {
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC).expect("a file in memory");
+        ftruncate(&file, SIZE).expect("room");
+        file
+    }
+
+    fn asked(argsz: u32, flags: u32) -> DmaMap {
+        DmaMap { argsz, flags, offset: 0, address: 0x10_0000, size: SIZE }
+    }
+
+    #[test]
+    fn a_map_has_its_size_known_flags_and_at_most_one_descriptor() {
+        const BOTH: u32 = DmaMap::READ | DmaMap::WRITE;
+        for (argsz, flags, fds, expected) in [
+            (32, BOTH, 1, Ok(true)),
+            (100, BOTH, 1, Ok(true)),
+            (32, DmaMap::READ, 1, Ok(true)),
+            (32, DmaMap::WRITE, 1, Ok(true)),
+            // Without a descriptor, only the client reaches it. It may be guest memory if it is writable.
+            (32, BOTH, 0, Ok(false)),
+            (32, DmaMap::WRITE, 0, Ok(false)),
+            (32, DmaMap::READ, 0, Ok(true)),
+            (31, BOTH, 1, Err(Errno::INVAL)),
+            (32, BOTH | 4, 1, Err(Errno::INVAL)),
+            (32, 1 << 31, 1, Err(Errno::INVAL)),
+            (32, BOTH, 2, Err(Errno::INVAL)),
+        ] {
+            let (mut space, mut files) = (Space::new(), (0..fds).map(|_| memory()).collect());
+            let found = map(&mut space, asked(argsz, flags).as_bytes(), &mut files);
+            let expected = expected.map(|is_reachable| (0x10_0000, is_reachable)).map_err(Refusal::from);
+            assert_eq!(found, expected, "{argsz} {flags:#x} {fds}");
+            assert_eq!(
+                (space.len(), files.len()),
+                (usize::from(found.is_ok()), if found.is_ok() { 0 } else { fds })
+            );
+        }
+        let bytes = asked(32, BOTH);
+        assert_eq!(
+            map(&mut Space::new(), &bytes.as_bytes()[..31], &mut Vec::new()),
+            Err(Errno::INVAL.into())
+        );
+    }
+
+    #[test]
+    fn a_descriptor_of_no_memory_is_left_to_be_closed() {
+        let (reader, _writer) = rustix::pipe::pipe().expect("a pipe");
+        let mut files = vec![reader];
+        let found = map(&mut Space::new(), asked(32, DmaMap::READ).as_bytes(), &mut files);
+        assert_eq!((found, files.len()), (Err(MapError::NotMemory.into()), 1));
+    }
+}

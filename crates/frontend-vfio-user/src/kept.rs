@@ -138,3 +138,108 @@ impl Left {
         Ok(connection.ok_or(RecordError::Invalid("unfinished message"))?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_vfio_user::Command;
+    use std::io::Write;
+    use zerocopy::IntoBytes;
+
+    /// Identifiers of three messages of 16 bytes each.
+    const IDS: [u16; 3] = [1, 2, 3];
+
+    fn header(id: u16) -> Header {
+        Header { size: 16, ..Header::command(id, Command::DEVICE_RESET) }
+    }
+
+    fn first(id: u16) -> [u8; Header::SIZE] {
+        let mut bytes = [0; Header::SIZE];
+        bytes.copy_from_slice(header(id).as_bytes());
+        bytes
+    }
+
+    /// Returns what a record of a process has, which has handled `handled` messages and has taken `taken` of
+    /// them from the socket.
+    fn left(words: SharedRegion, number: u64, handled: u64, taken: u64) -> Left {
+        Left { words, number, position: handled * 16, taken: taken * 16 }
+    }
+
+    fn unfinished(unsent: usize) -> Unfinished<OwnedFd> {
+        let (received, received_fds, attached) = Default::default();
+        Unfinished { received, received_fds, unsent: vec![7; unsent], attached }
+    }
+
+    /// Returns the identifiers of the messages that a successor handles, and the number of its unsent bytes. The
+    /// messages from `from` on are in the socket.
+    fn resumed(left: &Left, from: usize, unsent: usize) -> (Vec<u16>, usize) {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        for id in &IDS[from..] {
+            theirs.write_all(header(*id).as_bytes()).expect("room");
+        }
+        let mut connection = left.resume(ours, unfinished(unsent)).expect("it goes on");
+        let unsent = connection.unfinished().unsent.len();
+        let mut ids = Vec::new();
+        while let Some(message) = connection.receive().expect("messages") {
+            ids.push(message.header.id);
+        }
+        (ids, unsent)
+    }
+
+    #[test]
+    fn a_message_is_handled_once_wherever_the_process_died() {
+        // Nothing was handled after the record.
+        let progress = Progress::new().expect("memory");
+        assert_eq!(resumed(&left(progress.words, 1, 0, 0), 0, 16), (vec![1, 2, 3], 16));
+        // The first message was handled, and is in the socket.
+        let progress = Progress::new().expect("memory");
+        progress.handled(16);
+        assert_eq!(resumed(&left(progress.words, 1, 0, 0), 0, 16), (vec![2, 3], 16));
+        // It was about to be taken from the socket, and was not.
+        let progress = Progress::new().expect("memory");
+        progress.handled(16);
+        progress.taken(16, 16, &first(1));
+        assert_eq!(resumed(&left(progress.words, 1, 0, 0), 0, 16), (vec![2, 3], 16));
+        // It was taken.
+        let progress = Progress::new().expect("memory");
+        progress.handled(16);
+        progress.taken(16, 16, &first(1));
+        assert_eq!(resumed(&left(progress.words, 1, 0, 0), 1, 16), (vec![2, 3], 16));
+        // Two were handled, and one of them was taken.
+        let progress = Progress::new().expect("memory");
+        progress.handled(16);
+        progress.taken(16, 16, &first(1));
+        progress.handled(32);
+        assert_eq!(resumed(&left(progress.words, 1, 0, 0), 1, 16), (vec![3], 16));
+        // The effect of the first message is in the record, which was made before it was taken.
+        let progress = Progress::new().expect("memory");
+        assert_eq!(resumed(&left(progress.words, 1, 1, 0), 0, 16), (vec![2, 3], 16));
+        let progress = Progress::new().expect("memory");
+        assert_eq!(resumed(&left(progress.words, 1, 1, 1), 1, 16), (vec![2, 3], 16));
+    }
+
+    #[test]
+    fn an_answer_is_sent_once() {
+        let mut progress = Progress::new().expect("memory");
+        progress.has_changed = true;
+        progress.answered(16);
+        assert!(!progress.has_changed);
+        assert_eq!(progress.number, 2);
+        let copy =
+            || SharedRegion::from_fd(progress.words.fd().try_clone_to_owned().expect("a file"), 0, LENGTH);
+        // The record was made before these answers, or after them.
+        assert_eq!(resumed(&left(copy().expect("memory"), 1, 1, 0), 0, 16), (vec![2, 3], 0));
+        assert_eq!(resumed(&left(copy().expect("memory"), 2, 1, 0), 0, 16), (vec![2, 3], 16));
+    }
+
+    /// Checks a position that no process has written: few bytes are skipped.
+    #[test]
+    fn bytes_that_cannot_be_in_the_socket_are_not_skipped() {
+        let progress = Progress::new().expect("memory");
+        progress.handled(SKIP_MAX + 1);
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        theirs.write_all(header(1).as_bytes()).expect("room");
+        let found = left(progress.words, 1, 0, 0).resume(ours, unfinished(0));
+        assert!(matches!(found, Err(HandOverError::Record(RecordError::Invalid("progress of a session")))));
+    }
+}

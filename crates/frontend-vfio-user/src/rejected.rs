@@ -56,3 +56,58 @@ impl Rejected {
         self.0.drain(..).for_each(|(connection, _)| deferred_close.end(connection));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_vfio_user::{Command, Header};
+    use std::io::{Read, Write};
+    use zerocopy::{FromBytes, IntoBytes};
+
+    fn client(rejected: &mut Rejected, now_ns: u64, close: &mut DeferredClose) -> UnixStream {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        rejected.add(ours, now_ns, close);
+        theirs
+    }
+
+    /// Returns the bytes that the client has received if its connection is over.
+    fn heard(client: &mut UnixStream) -> Option<Vec<u8>> {
+        client.set_nonblocking(true).expect("a socket");
+        let mut bytes = Vec::new();
+        client.read_to_end(&mut bytes).ok().map(|_| bytes)
+    }
+
+    #[test]
+    fn the_first_command_is_answered_with_an_error() {
+        let (mut rejected, mut close) = (Rejected::default(), DeferredClose::default());
+        let mut clients: Vec<UnixStream> = (0..4).map(|_| client(&mut rejected, 5, &mut close)).collect();
+        rejected.advance(5, &mut close);
+        assert!(!rejected.is_empty());
+        let command = Header { size: 16, ..Header::command(7, Command::VERSION) };
+        clients[0].write_all(command.as_bytes()).expect("room");
+        let reply = Header { size: 16, ..command.reply() };
+        clients[1].write_all(reply.as_bytes()).expect("room");
+        rejected.advance(6, &mut close);
+        let bytes = heard(&mut clients[0]).expect("the end");
+        let header = Header::read_from_bytes(&bytes).expect("a header");
+        assert_eq!((header.id, header.failure()), (7, Some(Errno::BUSY)));
+        assert_eq!(heard(&mut clients[1]), Some(Vec::new()), "no reply to a reply");
+        assert_eq!([2, 3].map(|number| heard(&mut clients[number])), [None, None]);
+        rejected.advance(4 + LIMIT_NS, &mut close);
+        assert!(!rejected.is_empty());
+        rejected.advance(5 + LIMIT_NS, &mut close);
+        assert!(rejected.is_empty());
+        assert_eq!(heard(&mut clients[2]), Some(Vec::new()));
+    }
+
+    #[test]
+    fn few_clients_are_awaited_and_none_at_the_end() {
+        let (mut rejected, mut close) = (Rejected::default(), DeferredClose::default());
+        let mut clients: Vec<UnixStream> =
+            (0..=WAITING_MAX).map(|_| client(&mut rejected, 0, &mut close)).collect();
+        let over: Vec<bool> = clients.iter_mut().map(|client| heard(client).is_some()).collect();
+        assert!(over[..WAITING_MAX].iter().all(|is_over| !is_over) && over[WAITING_MAX]);
+        rejected.end(&mut close);
+        assert!(rejected.is_empty() && clients.iter_mut().all(|client| heard(client).is_some()));
+    }
+}
