@@ -279,3 +279,76 @@ fn read(entry: &SubmissionEntry, data: &[u8], request: IcReq) -> Result<ConnectC
         request,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    const REQUEST: IcReq = IcReq { alignment: 4, digests: Digests::NONE, r2t_max: 1 };
+
+    fn connect(recfmt: u16, qid: u16, entries: u32) -> SubmissionEntry {
+        SubmissionEntry { cid: 3, ..Connect { recfmt, qid, entries, cattr: 0, kato_ms: 0 }.entry() }
+    }
+
+    /// Conformance: Base 6.3, the parameters of Connect, and the place that a refusal names.
+    #[test]
+    fn parameters_of_connect_have_limits() {
+        let data = ConnectData::new([7; 16], 5, "nqn.a", "nqn.b");
+        let refused = |entry: &SubmissionEntry| {
+            let refusal = read(entry, data.as_bytes(), REQUEST).err()?;
+            Some((refusal.status, refusal.dw0))
+        };
+        let invalid = |dw0| Some((Status::CONNECT_INVALID_PARAMETERS, dw0));
+        for (entry, expected) in [
+            (connect(0, 0, 2), None),
+            (connect(0, IO_QUEUES_MAX, CAPSULES_MAX.into()), None),
+            (connect(1, 0, 2), Some((Status::CONNECT_INCOMPATIBLE_FORMAT, 0))),
+            (connect(0, IO_QUEUES_MAX + 1, 2), invalid(42)),
+            (connect(0, 0, 1), invalid(44)),
+            (connect(0, 0, u32::from(CAPSULES_MAX) + 1), invalid(44)),
+            (connect(0, 0, 65_536), invalid(44)),
+        ] {
+            assert_eq!(refused(&entry), expected, "{entry:?}");
+        }
+        let good = read(&connect(0, 2, 32), data.as_bytes(), REQUEST).expect("it is valid");
+        assert_eq!((good.entry.cid, good.connect.qid, good.connect.entries), (3, 2, 32));
+        assert_eq!((good.cntlid, good.subnqn.as_str(), good.host.nqn.as_str()), (5, "nqn.a", "nqn.b"));
+        assert_eq!((good.host.id, good.request), ([7; 16], REQUEST));
+        let short = read(&connect(0, 0, 32), &data.as_bytes()[..ConnectData::SIZE - 1], REQUEST);
+        assert_eq!(short.err().map(|it| it.status), Some(Status::SGL_DATA_LENGTH_INVALID));
+        for (names, dw0) in [(("", "nqn.b"), 256 | 1 << 16), (("nqn.a", "\u{7}"), 512 | 1 << 16)] {
+            let data = ConnectData::new([0; 16], 0, names.0, names.1);
+            let refusal = read(&connect(0, 0, 32), data.as_bytes(), REQUEST).expect_err("no name");
+            assert_eq!((refusal.status, refusal.dw0), (Status::CONNECT_INVALID_PARAMETERS, dw0));
+        }
+    }
+
+    /// Checks the options of the socket: without them a host whose machine is gone is never detected.
+    #[test]
+    fn a_socket_detects_that_its_host_is_gone() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let _far = TcpStream::connect(address).expect("it listens");
+        let (near, peer) = listener.accept().expect("a connection");
+        near.set_nonblocking(true).expect("a socket");
+        let data = ConnectData::new([7; 16], 5, "nqn.a", "nqn.b");
+        for (cattr, sq_entries) in [(0, Some(32)), (Connect::DISABLE_SQ_FLOW_CONTROL, None)] {
+            let connect = Connect { recfmt: 0, qid: 1, entries: 32, cattr, kato_ms: 0 };
+            let request = IcReq { alignment: 64, digests: Digests { header: true, data: false }, r2t_max: 1 };
+            let command = read(&connect.entry(), data.as_bytes(), request).expect("it is valid");
+            let stream = near.try_clone().expect("a socket");
+            let accepted = NewConnection::new(stream, peer).into_accepted(command).expect("memory");
+            assert_eq!((accepted.peer, accepted.port, accepted.cntlid), (peer, address, 5));
+            assert_eq!((accepted.memory.entries(), accepted.agreed.sq_entries), (33, sq_entries));
+            assert_eq!((accepted.agreed.alignment, accepted.agreed.digests), (64, request.digests));
+            let socket = &accepted.socket;
+            assert!(!rustix::fs::fcntl_getfl(socket).expect("flags").contains(rustix::fs::OFlags::NONBLOCK));
+            assert_eq!(sockopt::socket_keepalive(socket), Ok(true));
+            assert_eq!(sockopt::tcp_nodelay(socket), Ok(true));
+            assert_eq!(sockopt::tcp_keepidle(socket), Ok(Duration::from_secs(60)));
+            assert_eq!(sockopt::tcp_keepintvl(socket), Ok(Duration::from_secs(10)));
+            assert_eq!(sockopt::tcp_user_timeout(socket), Ok(120_000));
+        }
+    }
+}

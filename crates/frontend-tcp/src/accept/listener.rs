@@ -556,22 +556,4 @@ impl AcceptThread {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_that_is_in_use_is_listened_at_when_it_is_free() {
-        let other = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let taken = other.local_addr().expect("an address");
-        let free = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = Listener::start(&[taken, free], Arc::default()).expect("it does without one");
-        assert_eq!(listener.addresses().len(), 1);
-        TcpStream::connect(listener.addresses()[0]).expect("the other is there");
-        drop(other);
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while TcpStream::connect(taken).is_err() {
-            assert!(Instant::now() < deadline, "it is not tried again");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
+mod tests;

@@ -147,4 +147,22 @@ mod tests {
         assert_eq!(pending.len(), WAITING_MAX);
         assert_eq!(pending.pop(), Some((("nqn.a", 2, 0), WAIT_NS)), "the oldest is first");
     }
+
+    #[test]
+    fn each_connection_waits_two_seconds() {
+        let mut pending = PendingQueue::new();
+        assert!(pending.is_empty() && pending.len() == 0 && pending.until_ns().is_none());
+        pending.put(("nqn.a", 1, 0), 500);
+        pending.put(("nqn.b", 1, 1), 100);
+        assert_eq!((pending.len(), pending.is_empty()), (2, false));
+        assert_eq!(pending.until_ns(), Some(2_000_000_100));
+        // Another attempt does not extend the time.
+        let (first, until_ns) = pending.pop().expect("two wait");
+        assert_eq!((first.2, until_ns), (0, 2_000_000_500));
+        pending.put_back(first, until_ns);
+        assert_eq!(pending.pop(), Some((("nqn.b", 1, 1), 2_000_000_100)));
+        assert_eq!(pending.pop(), Some((("nqn.a", 1, 0), 2_000_000_500)));
+        pending.put(("nqn.a", 1, 2), u64::MAX);
+        assert_eq!(pending.until_ns(), Some(u64::MAX));
+    }
 }

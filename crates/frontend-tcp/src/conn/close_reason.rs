@@ -39,3 +39,23 @@ impl fmt::Display for CloseReason {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_its_words() {
+        let violation = Violation::SEQUENCE;
+        let words = [
+            (CloseReason::ByHost, "the host closed the connection".to_owned()),
+            (CloseReason::Socket(Errno::PIPE), format!("the connection is lost: {}", Errno::PIPE)),
+            (CloseReason::Violation(violation), format!("the host broke the protocol: {violation}")),
+            (CloseReason::GivenUp(violation), format!("the host gave up: {violation}")),
+        ];
+        for (reason, expected) in words {
+            assert_eq!(reason.to_string(), expected);
+        }
+        assert!(CloseReason::Evicted.to_string().contains("another wants its place"));
+    }
+}

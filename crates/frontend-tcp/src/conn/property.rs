@@ -71,3 +71,26 @@ fn configure(connection: &mut Connection, context: &mut Context<'_>, cc: Cc) -> 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Conformance: Base 6.5, each property has one size.
+    #[test]
+    fn properties_have_their_sizes() {
+        for offset in (0..0x80).step_by(4) {
+            let expected = match offset {
+                0 => Some(8),
+                // VS, CC, CSTS, NSSR and CRTO.
+                0x08 | 0x14 | 0x1c | 0x20 | 0x68 => Some(4),
+                _ => None,
+            };
+            for bytes in [None, Some(4), Some(8)] {
+                let found = check(&Property { offset, bytes, value: 0 });
+                let expected = expected.filter(|expected| bytes == Some(*expected));
+                assert_eq!(found, expected.ok_or(Status::INVALID_FIELD), "{offset:#x} {bytes:?}");
+            }
+        }
+    }
+}

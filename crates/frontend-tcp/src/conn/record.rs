@@ -210,3 +210,70 @@ pub(crate) fn read_address(part: &mut Reader<'_>) -> Result<SocketAddr, RecordEr
     let text = std::str::from_utf8(part.bytes(HEAD_MAX)?).ok();
     text.and_then(|text| text.parse().ok()).ok_or(RecordError::Invalid("address"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
+        let mut part = Writer::new(0);
+        write(&mut part);
+        part.finish()
+    }
+
+    #[test]
+    fn addresses_come_back_from_a_record() {
+        for text in ["10.0.0.1:4420", "[fe80::1%3]:65535", "[::ffff:10.0.0.1]:1"] {
+            let address: SocketAddr = text.parse().expect("an address");
+            let bytes = bytes(|part| put_address(part, address));
+            assert_eq!(read_address(&mut Reader::new(&bytes, 0)), Ok(address));
+        }
+        for text in [&b"10.0.0.1"[..], b"", b"\xff\xff"] {
+            let bytes = bytes(|part| part.bytes(text));
+            assert_eq!(read_address(&mut Reader::new(&bytes, 0)), Err(RecordError::Invalid("address")));
+        }
+    }
+
+    /// Checks where data of a PDU may go: into the buffers of commands, for all of its missing bytes.
+    #[test]
+    fn data_goes_where_data_of_commands_is() {
+        let memory = QueueMemory::new(1, 8).expect("memory");
+        let (begin, end) = (memory.inline(0), memory.pool() + super::super::memory::POOL);
+        for (slot, start, at, left, is_good) in [
+            (0, begin, begin, 0, true),
+            (7, begin, begin + 100, 50, true),
+            (8, begin, begin, 0, false),
+            (0, begin - 1, begin, 0, false),
+            (0, begin + 1, begin, 0, false),
+            (0, end - 100, end - 60, 60, true),
+            (0, end - 100, end - 60, 61, false),
+            (0, begin, usize::MAX, 1, false),
+        ] {
+            let payload = Payload { slot, at, start, in_capsule: slot == 7 };
+            let bytes = bytes(|part| payload.put(part));
+            let read = Payload::read(&mut Reader::new(&bytes, 0), &memory, 8, left);
+            let expected = format!("{payload:?}");
+            assert_eq!(read.ok().map(|read| format!("{read:?}")), is_good.then_some(expected), "{payload:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_waits_for_a_slot_has_little_data() {
+        let entry = SubmissionEntry { cid: 5, ..SubmissionEntry::default() };
+        for (length, is_good) in
+            [(0, true), (LIMITS.in_capsule_max, true), (LIMITS.in_capsule_max + 1, false)]
+        {
+            let bytes = bytes(|part| {
+                part.raw(entry.as_bytes());
+                part.put(length);
+            });
+            let read = read_held(&mut Reader::new(&bytes, 0)).ok();
+            assert_eq!(read, is_good.then_some((entry, length)));
+        }
+        let range = bytes(|part| {
+            part.put(3u32);
+            part.put(70u32);
+        });
+        assert_eq!(read_range(&mut Reader::new(&range, 0)), Ok(3..70));
+    }
+}

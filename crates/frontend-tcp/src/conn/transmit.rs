@@ -171,3 +171,6 @@ impl Transmit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
