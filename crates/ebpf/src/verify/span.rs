@@ -146,13 +146,14 @@ impl Span {
     fn below(self, other: Self) -> Option<(Self, Self)> {
         let a = Self { min: self.min, max: self.max.min(other.max.checked_sub(1)?) };
         let b = Self { min: other.min.max(self.min.checked_add(1)?), max: other.max };
-        (a.min <= a.max && b.min <= b.max).then_some((a, b))
+        // Either both are empty or none is.
+        (a.min <= a.max).then_some((a, b))
     }
 
     fn at_most(self, other: Self) -> Option<(Self, Self)> {
         let a = Self { min: self.min, max: self.max.min(other.max) };
         let b = Self { min: other.min.max(self.min), max: other.max };
-        (a.min <= a.max && b.min <= b.max).then_some((a, b))
+        (a.min <= a.max).then_some((a, b))
     }
 
     /// Returns the span without the one value of the other, where that is an end.

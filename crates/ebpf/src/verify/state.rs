@@ -183,7 +183,8 @@ impl State {
         let touched = self.touched(offset, bytes);
         let written = touched.iter().all(|(_, slot, mask)| self.slots[*slot].written & mask == *mask);
         let value = match touched.as_slice() {
-            [(_, slot, u8::MAX)] if written => self.slots[*slot].whole,
+            // A slot with bytes that may not be written has no value.
+            [(_, slot, u8::MAX)] => self.slots[*slot].whole,
             _ => Value::Unknown,
         };
         (if value == Value::Uninit { Value::Unknown } else { value }, written)
@@ -231,6 +232,7 @@ mod tests {
         for (a, b, joined, widened) in [
             (context, context, context, context),
             (Value::Unknown, context, Value::Unknown, Value::Unknown),
+            (Value::Map(1), Value::Map(1), Value::Map(1), Value::Map(1)),
             (Value::Map(1), Value::Map(2), Value::Unknown, Value::Unknown),
             (Value::Map(1), zero, Value::Unknown, Value::Unknown),
             (number(3, 5), number(4, 4), number(3, 5), number(3, 5)),
@@ -279,6 +281,10 @@ mod tests {
             (at(-1, 0), Span::exactly(far), true),
             (at(0, 0), Span::FULL, false),
             (at(0, 0), Span { min: 0, max: far + 1 }, false),
+            (at(1, 1), Span { min: 0, max: i64::MAX as u64 }, false),
+            (at(-2, -2), Span { min: 0, max: i64::MAX as u64 }, true),
+            (at(0, 0), Span::exactly(i64::MIN as u64), true),
+            (at(-1, 0), Span::exactly(i64::MIN as u64), false),
             (Pointer { nullable: true, ..at(0, 0) }, Span::exactly(0), false),
         ] {
             assert_eq!(from.moved(by, is_down), Value::Unknown, "{from:?} {by:?}");

@@ -188,9 +188,6 @@ fn alu(op: AluOp, width: Width, a: Value, b: Value) -> Value {
     let half = Value::Number(Span::of(Size::B4));
     match (op, width, a, b) {
         (AluOp::Mov, Width::W64, _, value) => value,
-        (AluOp::Mov, Width::W32, _, Value::Number(span)) => {
-            Value::Number(Span::exactly(0).alu(AluOp::Mov, Width::W32, span))
-        }
         (_, _, Value::Number(a), Value::Number(b)) => Value::Number(a.alu(op, width, b)),
         (_, Width::W32, _, _) => half,
         (AluOp::Add, _, Value::Pointer(pointer), Value::Number(by))
@@ -251,4 +248,106 @@ pub(crate) fn returned(state: &mut State) {
         state.set(reg, Value::Uninit);
     }
     state.disturb();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(min: u64, max: u64) -> Value {
+        Value::Number(Span { min, max })
+    }
+
+    fn pointer(base: Base, low: i64, high: i64, nullable: bool) -> Value {
+        Value::Pointer(Pointer { base, low, high, nullable })
+    }
+
+    #[test]
+    fn arithmetic_on_addresses_is_followed_in_64_bits() {
+        const HALF: u64 = u32::MAX as u64;
+        let (context, moved) = (pointer(Base::Context, 4, 8, false), pointer(Base::Context, 5, 11, false));
+        let (by, half, any) = (number(1, 3), number(0, HALF), Value::ANY_NUMBER);
+        for (op, a, b, wide, narrow) in [
+            (AluOp::Mov, context, context, context, half),
+            (AluOp::Mov, Value::Map(1), Value::Map(1), Value::Map(1), half),
+            (AluOp::Mov, by, by, by, by),
+            (AluOp::Mov, number(5, HALF + 5), number(5, HALF + 5), number(5, HALF + 5), half),
+            (
+                AluOp::Mov,
+                number(HALF + 2, HALF + 2),
+                number(HALF + 2, HALF + 2),
+                number(HALF + 2, HALF + 2),
+                number(1, 1),
+            ),
+            (AluOp::Add, context, by, moved, half),
+            (AluOp::Add, by, context, moved, half),
+            (AluOp::Add, context, context, Value::Unknown, half),
+            (AluOp::Sub, context, by, pointer(Base::Context, 1, 7, false), half),
+            (AluOp::Sub, by, context, Value::Unknown, half),
+            (AluOp::Sub, context, context, Value::Unknown, half),
+            (AluOp::And, context, number(7, 7), Value::Unknown, half),
+            (AluOp::Or, Value::Unknown, by, Value::Unknown, half),
+            (AluOp::Add, Value::Unknown, by, Value::Unknown, half),
+            (AluOp::Mul, context, by, any, half),
+            (AluOp::Xor, Value::Unknown, by, any, half),
+            (AluOp::Lsh, Value::Map(1), by, any, half),
+            (AluOp::Add, number(2, 3), by, number(3, 6), number(3, 6)),
+        ] {
+            assert_eq!(alu(op, Width::W64, a, b), wide, "{a:?} {op:?} {b:?}");
+            assert_eq!(alu(op, Width::W32, a, b), narrow, "{a:?} {op:?} {b:?} in 32 bits");
+        }
+    }
+
+    /// Checks what is left of two registers on both sides of each comparison.
+    #[test]
+    fn a_comparison_tells_on_each_side() {
+        let (dst, src) = (Reg::RETURN, Reg::arguments()[0]);
+        let sides = |cond, width, a, b: Value, is_zero: bool| {
+            let mut state = State::start([b, Value::Uninit, Value::Uninit, Value::Uninit, Value::Uninit]);
+            state.set(dst, a);
+            let operand = if is_zero { Operand::Imm(0) } else { Operand::Reg(src) };
+            let insn = Insn::Branch { cond, width, dst, src: operand, target: 0 };
+            [true, false].map(|taken| follow(&state, &insn, taken).map(|it| (it.get(dst), it.get(src))))
+        };
+        let wide = Width::W64;
+        let (some, sure) = (pointer(Base::Map(0), 0, 0, true), pointer(Base::Map(0), 0, 0, false));
+        let (null, five) = (number(0, 0), number(5, 5));
+        let both = |a, b| [Some((a, b)); 2];
+        // A pointer is compared with zero in 64 bits, and with nothing else.
+        assert_eq!(sides(Cond::Eq, wide, some, five, true), [Some((null, five)), Some((sure, five))]);
+        assert_eq!(sides(Cond::Ne, wide, some, five, true), [Some((sure, five)), Some((null, five))]);
+        assert_eq!(sides(Cond::Eq, wide, some, null, false), [Some((null, null)), Some((sure, null))]);
+        assert_eq!(sides(Cond::Eq, wide, sure, five, true), both(sure, five));
+        assert_eq!(sides(Cond::Ne, wide, sure, five, true), both(sure, five));
+        for cond in [Cond::Gt, Cond::Le, Cond::SLt, Cond::Set] {
+            assert_eq!(sides(cond, wide, some, five, true), both(some, five), "{cond:?}");
+        }
+        assert_eq!(sides(Cond::Eq, Width::W32, some, five, true), both(some, five));
+        assert_eq!(sides(Cond::Eq, wide, some, five, false), both(some, five));
+        assert_eq!(sides(Cond::Eq, wide, some, number(0, 1), false), both(some, number(0, 1)));
+        assert_eq!(sides(Cond::Eq, wide, Value::Map(0), five, true), both(Value::Map(0), five));
+        // Numbers, with a register and with a constant.
+        let (a, b) = (number(0, 9), number(5, 20));
+        assert_eq!(sides(Cond::Lt, wide, b, a, false), [Some((number(5, 8), number(6, 9))), Some((b, a))]);
+        assert_eq!(sides(Cond::Eq, wide, a, five, true), [Some((null, five)), Some((number(1, 9), five))]);
+        assert_eq!(sides(Cond::Eq, wide, five, five, true), [None, Some((five, five))]);
+        assert_eq!(sides(Cond::Eq, wide, null, five, true), [Some((null, five)), None]);
+        assert_eq!(sides(Cond::Set, wide, a, b, false), both(a, b));
+    }
+
+    /// Checks the state of a called function, and the caller's behind the call.
+    #[test]
+    fn a_call_hands_on_its_arguments_and_leaves_none() {
+        let frame = |nullable| pointer(Base::Frame, -16, -8, nullable);
+        let given =
+            [frame(false), frame(true), Value::Map(3), Value::Uninit, pointer(Base::Context, 1, 2, true)];
+        let mut state = State::start(given);
+        let stack = |nullable| pointer(Base::Stack, 0, 0, nullable);
+        assert_eq!(handed_on(&state), [stack(false), stack(true), given[2], given[3], given[4]]);
+        state.spill(-8, 8, Value::Map(1));
+        returned(&mut state);
+        assert_eq!(state.get(Reg::RETURN), Value::Unknown);
+        assert!(Reg::arguments().iter().all(|reg| state.get(*reg) == Value::Uninit));
+        assert_eq!(state.fill(-8, 8), (Value::Unknown, true));
+    }
 }

@@ -1,11 +1,13 @@
 //! Results of the verifier against real runs, and its messages.
 
+mod places;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::asm::{Asm, I, R};
 use crate::fuzz::{self, CONTEXT, Shape};
-use crate::insn::{Cond, Reg, Size, Width};
+use crate::insn::{AluOp, AtomicOp, Cond, Reg, Size, Width};
 use crate::interpreter::{Observer, Registers};
 use crate::layout::map_handle;
 use crate::tests::{object, options};
@@ -243,8 +245,7 @@ fn an_access_lies_inside_of_its_region() {
 #[test]
 fn an_access_that_may_lie_outside_is_noted() {
     // Register 3 has one of the numbers up to `most`.
-    let one_of =
-        |most: i32| Asm::new().load(Size::B1, 3, 1, 0).alu(crate::insn::AluOp::And, Width::W64, 3, I(most));
+    let one_of = |most: i32| Asm::new().load(Size::B1, 3, 1, 0).alu(AluOp::And, Width::W64, 3, I(most));
     type Base = fn(Asm) -> Asm;
     let frame: Base = |asm| asm.mov(2, R(10)).add(2, R(3));
     let value: Base = |asm| asm.map_value(2, 0, 0).add(2, R(3));
@@ -307,14 +308,10 @@ fn a_stack_that_may_be_read_fresh_is_cleared() {
             true,
         ),
         ("the context", Asm::new().load(Size::B8, 2, 1, 0), false),
-        (
-            "an atomic",
-            Asm::new().mov(2, I(1)).atomic(crate::insn::AtomicOp::Add, false, Size::B8, 10, -8, 2),
-            true,
-        ),
+        ("an atomic", Asm::new().mov(2, I(1)).atomic(AtomicOp::Add, false, Size::B8, 10, -8, 2), true),
         (
             "an atomic after a write",
-            written().mov(2, I(1)).atomic(crate::insn::AtomicOp::Add, false, Size::B8, 10, -8, 2),
+            written().mov(2, I(1)).atomic(AtomicOp::Add, false, Size::B8, 10, -8, 2),
             false,
         ),
         ("a key", written().map(1, 0).mov(2, R(10)).add(2, I(-8)).call(1), false),
