@@ -283,6 +283,7 @@ fn read(entry: &SubmissionEntry, data: &[u8], request: IcReq) -> Result<ConnectC
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use zerocopy::IntoBytes;
 
     const REQUEST: IcReq = IcReq { alignment: 4, digests: Digests::NONE, r2t_max: 1 };
@@ -350,5 +351,84 @@ mod tests {
             assert_eq!(sockopt::tcp_keepintvl(socket), Ok(Duration::from_secs(10)));
             assert_eq!(sockopt::tcp_user_timeout(socket), Ok(120_000));
         }
+    }
+
+    /// Returns the bytes of a new connection: ICReq, and a capsule with this data.
+    fn greeting(entry: &SubmissionEntry, data: &[u8], digests: Digests) -> Vec<u8> {
+        let request = encode::ic_req(IcReq { digests, ..REQUEST });
+        let capsule = encode::capsule_cmd(entry, digests, 4, data.len() as u32);
+        let digest = crc32c(data).to_le_bytes();
+        let digest = if digests.data && !data.is_empty() { &digest[..] } else { &[] };
+        [request.as_bytes(), capsule.as_bytes(), data, digest].concat()
+    }
+
+    /// Sends bytes in pieces to a new connection. Returns the step that ended it, and the responses of the listener.
+    fn advanced(bytes: &[u8], piece: usize) -> (Step, Vec<u8>) {
+        // Bytes are there as soon as they are sent, other than over TCP.
+        let (near, mut far) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        let near = TcpStream::from(std::os::fd::OwnedFd::from(near));
+        near.set_nonblocking(true).expect("a socket");
+        let mut connection = NewConnection::new(near, "127.0.0.1:1".parse().expect("an address"));
+        assert!(connection.has_valid_key() && connection.session().is_none());
+        let mut step = Step::Wait;
+        for piece in bytes.chunks(piece) {
+            assert!(matches!(step, Step::Wait), "{step:?}");
+            far.write_all(piece).expect("room");
+            step = connection.advance();
+        }
+        // Sends the last message, and drops bytes that are not read.
+        connection.wire.linger();
+        drop(connection);
+        let mut heard = Vec::new();
+        far.read_to_end(&mut heard).expect("the end");
+        (step, heard)
+    }
+
+    #[test]
+    fn a_connect_command_comes_in_pieces_of_any_length() {
+        let data = ConnectData::new([7; 16], 5, "nqn.2024-01.org.example:a", "nqn.2024-01.org.example:b");
+        for digests in [Digests::NONE, Digests { header: true, data: true }] {
+            let bytes = greeting(&connect(0, 2, 32), data.as_bytes(), digests);
+            for piece in [1, 100, 700, bytes.len()] {
+                let (step, heard) = advanced(&bytes, piece);
+                let Step::Connect(command) = step else { panic!("{step:?}") };
+                let names = (command.subnqn.as_str(), command.host.nqn.as_str());
+                assert_eq!(names, ("nqn.2024-01.org.example:a", "nqn.2024-01.org.example:b"));
+                assert_eq!((command.cntlid, command.host.id, command.connect.qid), (5, [7; 16], 2));
+                assert_eq!(heard, encode::ic_resp(ic_resp(digests)).as_bytes(), "nothing but the ICResp");
+            }
+        }
+    }
+
+    #[test]
+    fn another_first_command_is_refused() {
+        let data = ConnectData::new([7; 16], 5, "nqn.a", "nqn.b");
+        let good = connect(0, 0, 32);
+        let digests = Digests { header: false, data: true };
+        let mut broken = greeting(&good, data.as_bytes(), digests);
+        *broken.last_mut().expect("a digest") ^= 1;
+        let other = |entry| greeting(&entry, data.as_bytes(), digests);
+        for (bytes, status) in [
+            (other(SubmissionEntry { opcode: 1, ..good }), Status::COMMAND_SEQUENCE_ERROR),
+            (other(SubmissionEntry { nsid: 4, ..good }), Status::COMMAND_SEQUENCE_ERROR),
+            (greeting(&good, &[], digests), Status::INVALID_FIELD),
+            (greeting(&good, &[0; 1000], digests), Status::SGL_DATA_LENGTH_INVALID),
+            (other(connect(0, 0, 1)), Status::CONNECT_INVALID_PARAMETERS),
+            (broken, Status::TRANSIENT_TRANSPORT_ERROR),
+        ] {
+            let (step, heard) = advanced(&bytes, usize::MAX);
+            assert!(matches!(step, Step::Linger), "{step:?}");
+            let expected = encode::ic_resp(ic_resp(digests));
+            let response = &heard[expected.as_bytes().len()..];
+            let entry = sluice_nvme::CompletionEntry::read_from_bytes(&response[8..]).expect("a capsule");
+            assert_eq!((entry.cid, entry.status()), (3, status));
+        }
+        // Bytes that are no PDU are answered with a termination request.
+        let request = encode::ic_req(REQUEST);
+        let (step, heard) = advanced(&[request.as_bytes(), &[0xff; 24]].concat(), usize::MAX);
+        assert!(matches!(step, Step::Linger));
+        assert_eq!(heard[encode::ic_resp(ic_resp(Digests::NONE)).as_bytes().len()], 3, "C2HTermReq");
+        let (step, _) = advanced(encode::h2c_term(Violation::SEQUENCE, &[]).as_bytes(), usize::MAX);
+        assert!(matches!(step, Step::Linger | Step::Gone));
     }
 }
