@@ -380,3 +380,6 @@ impl Shared {
         limited!(warn, self.refusals, now_ns, drive, host, qid, "{what}");
     }
 }
+
+#[cfg(test)]
+mod tests;

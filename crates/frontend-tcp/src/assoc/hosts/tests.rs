@@ -1,0 +1,207 @@
+//! Decisions about connections, with hosts that are connected over pairs of sockets.
+
+use super::*;
+use crate::conn::{Agreed, QueueMemory};
+use sluice_controller::{Config as ControllerConfig, Identity};
+use sluice_nvme::CompletionEntry;
+use sluice_nvme::fabrics::Connect;
+use sluice_nvme_tcp::Digests;
+use sluice_reactor::{ReactorConfig, ReactorHandle};
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use zerocopy::FromBytes;
+
+const QUEUES: u16 = 8;
+
+/// First controller identifier of the hosts.
+const FIRST: u16 = 3;
+
+/// Runs steps with the hosts of a new drive, all in one turn of its reactor.
+fn with_hosts<R: Send + 'static>(
+    hosts_max: u8,
+    run: impl FnOnce(&mut Hosts, &mut Subsystem) -> R + Send + 'static,
+) -> R {
+    let reactor = ReactorHandle::start(ReactorConfig::default()).expect("a reactor");
+    let identity = Identity {
+        subnqn: "nqn.2024-01.org.example:disk".to_owned(),
+        serial: "1".to_owned(),
+        model: "test".to_owned(),
+        firmware: "1".to_owned(),
+    };
+    let subsystem = Subsystem::new(ControllerConfig { identity, namespaces: Vec::new() }).expect("memory");
+    let result = reactor.call(move |local| {
+        let task = local.add(|task, io| {
+            let mut drive = Drive::new(task, io, subsystem);
+            let config = Config { name: "disk".to_owned(), cntlid: FIRST, hosts_max, queues_max: QUEUES };
+            Hosts::admit(&mut drive, config).expect("it has no other front-end");
+            Box::new(drive)
+        });
+        let drive = local.task_mut::<Drive>(task).expect("it is there");
+        let result = drive.frontend_mut::<Hosts>().map(|(hosts, subsystem)| run(hosts, subsystem));
+        drop(local.remove(task));
+        result
+    });
+    reactor.stop();
+    result.expect("the reactor runs").expect("hosts are admitted")
+}
+
+/// Returns a connection with a Connect command, and the end of its host.
+fn connect(nqn: &str, id: u8, qid: u16, cntlid: u16) -> (AcceptedConnect, UnixStream) {
+    let (near, far) = UnixStream::pair().expect("sockets");
+    let connect = Connect { recfmt: 0, qid, entries: 32, cattr: 0, kato_ms: 0 };
+    let address = "127.0.0.1:1".parse().expect("an address");
+    let accepted = AcceptedConnect {
+        socket: OwnedFd::from(near),
+        tls: None,
+        peer: address,
+        port: address,
+        host: Host { nqn: nqn.to_owned(), id: [id; 16] },
+        cntlid,
+        connect,
+        agreed: Agreed { digests: Digests::NONE, alignment: 4, sq_entries: Some(32) },
+        entry: sluice_nvme::SubmissionEntry { cid: 9, ..connect.entry() },
+        memory: QueueMemory::new(qid, 31).expect("memory"),
+        auth: None,
+    };
+    (accepted, far)
+}
+
+/// Returns the decision about a connection that is dropped then.
+fn decided(hosts: &Hosts, nqn: &str, id: u8, qid: u16, cntlid: u16) -> Decision {
+    hosts.decide(&connect(nqn, id, qid, cntlid).0)
+}
+
+/// Returns the response to a Connect command, which ends the connection.
+fn response(mut far: UnixStream) -> CompletionEntry {
+    let mut bytes = Vec::new();
+    far.read_to_end(&mut bytes).expect("the end");
+    CompletionEntry::read_from_bytes(&bytes[8..]).expect("a response capsule")
+}
+
+fn is_invalid(decision: &Decision, parameter: InvalidParameter) -> bool {
+    matches!(decision, Decision::Refuse(refusal) if refusal.dw0 == parameter.dw0())
+}
+
+/// Conformance: Base 6.3, a Connect names its controller, or any; an I/O queue names the one of its association.
+#[test]
+fn a_connection_gets_its_controller() {
+    let (before, after, draining) = with_hosts(2, |hosts, subsystem| {
+        let all = |hosts: &Hosts| {
+            [
+                decided(hosts, "nqn.b", 2, 0, CNTLID_DYNAMIC),
+                decided(hosts, "nqn.b", 2, 0, FIRST),
+                decided(hosts, "nqn.b", 2, 0, FIRST + 1),
+                decided(hosts, "nqn.b", 2, 0, FIRST + 2),
+                decided(hosts, "nqn.b", 2, 0, FIRST - 1),
+                decided(hosts, "nqn.a", 1, 1, FIRST),
+                decided(hosts, "nqn.a", 1, QUEUES, FIRST),
+                decided(hosts, "nqn.a", 1, QUEUES + 1, FIRST),
+                decided(hosts, "nqn.b", 1, 1, FIRST),
+                decided(hosts, "nqn.a", 2, 1, FIRST),
+                decided(hosts, "nqn.a", 1, 1, FIRST + 1),
+                decided(hosts, "nqn.a", 1, 1, CNTLID_DYNAMIC),
+            ]
+        };
+        let before = all(hosts);
+        hosts.enqueue(connect("nqn.a", 1, 0, CNTLID_DYNAMIC).0, 0);
+        assert_eq!(hosts.admit_pending(subsystem, 0), 1);
+        let after = all(hosts);
+        hosts.drain(subsystem, 0);
+        (before, after, decided(hosts, "nqn.b", 2, 0, CNTLID_DYNAMIC))
+    });
+    use InvalidParameter as Parameter;
+    assert_eq!(before[..2], [Decision::Admit(0), Decision::Admit(0)]);
+    // The second controller is made after the first.
+    assert!(before[2..].iter().all(|decision| is_invalid(decision, Parameter::CNTLID)), "{before:?}");
+    assert_eq!(after[..3], [Decision::Admit(1), Decision::Wait(BUSY), Decision::Admit(1)]);
+    let expected = [
+        (3, Parameter::CNTLID),
+        (4, Parameter::CNTLID),
+        (7, Parameter::QID),
+        (8, Parameter::HOSTNQN),
+        (9, Parameter::HOSTID),
+        (10, Parameter::CNTLID),
+        (11, Parameter::CNTLID),
+    ];
+    for (number, parameter) in expected {
+        assert!(is_invalid(&after[number], parameter), "{number}: {:?}", after[number]);
+    }
+    assert_eq!(after[5..7], [Decision::Admit(0), Decision::Admit(0)]);
+    assert_eq!(draining, Decision::Wait(BUSY));
+}
+
+#[test]
+fn a_host_without_a_controller_waits_two_seconds_and_is_refused() {
+    const END: u64 = 2_000_000_005;
+    let (busy, deadlines, works, status, far) = with_hosts(1, |hosts, subsystem| {
+        let (first, _first) = connect("nqn.a", 1, 0, CNTLID_DYNAMIC);
+        hosts.enqueue(first, 5);
+        hosts.admit_pending(subsystem, 5);
+        let busy = decided(hosts, "nqn.b", 2, 0, CNTLID_DYNAMIC);
+        let (second, far) = connect("nqn.b", 2, 0, CNTLID_DYNAMIC);
+        hosts.enqueue(second, 5);
+        let mut works = vec![hosts.admit_pending(subsystem, 5), hosts.admit_pending(subsystem, END - 1)];
+        let mut deadlines = vec![hosts.deadline_ns(subsystem)];
+        works.push(hosts.admit_pending(subsystem, END));
+        deadlines.push(hosts.pending.until_ns());
+        (busy, deadlines, works, hosts.status(), far)
+    });
+    assert_eq!((busy, works), (Decision::Wait(BUSY), vec![0, 0, 1]));
+    assert_eq!(deadlines, [Some(END), None]);
+    assert_eq!((status.hosts, status.associations, status.refused), (vec!["nqn.a".to_owned()], 1, 1));
+    assert_eq!((status.connections, status.authenticated.len(), status.ciphers.len()), (1, 0, 0));
+    let response = response(far);
+    assert_eq!((response.cid, response.status()), (9, BUSY.status));
+}
+
+/// Conformance: Base 6.3, an I/O queue is refused before its controller is enabled.
+#[test]
+fn an_io_queue_needs_an_enabled_controller() {
+    let (works, refused, far) = with_hosts(2, |hosts, subsystem| {
+        hosts.enqueue(connect("nqn.a", 1, 0, CNTLID_DYNAMIC).0, 0);
+        hosts.admit_pending(subsystem, 0);
+        // The controller is not enabled, so it has no I/O queue.
+        let (queue, far) = connect("nqn.a", 1, 1, FIRST);
+        hosts.enqueue(queue, 0);
+        let works = hosts.admit_pending(subsystem, 0);
+        let connected = hosts.status().connections;
+        ((works, connected), hosts.shared.refused, far)
+    });
+    assert_eq!((works, refused), ((1, 1), 1));
+    let response = response(far);
+    assert_eq!(response.status(), sluice_nvme::Status::COMMAND_SEQUENCE_ERROR);
+}
+
+/// Checks how many controllers may have commands of one host that has gone: half of them, and four at most.
+#[test]
+fn a_host_that_has_gone_leaves_controllers_for_others() {
+    for (hosts_max, expected) in [(1, 1), (2, 1), (3, 1), (4, 2), (8, 4), (255, 4)] {
+        let found = with_hosts(hosts_max, |hosts, _| (hosts.most(), hosts.leaving_max()));
+        assert_eq!(found, (hosts_max.into(), expected));
+    }
+}
+
+/// Checks a host that disconnects: its controller is free when nothing of it is in flight, and it may come again.
+#[test]
+fn a_controller_is_free_when_its_host_is_gone() {
+    let found = with_hosts(1, |hosts, subsystem| {
+        let (first, _first) = connect("nqn.a", 1, 0, CNTLID_DYNAMIC);
+        hosts.enqueue(first, 0);
+        hosts.admit_pending(subsystem, 0);
+        let connected = (hosts.is_vacant(), hosts.slots[0].is_leaving(), hosts.look_ahead());
+        let Hosts { slots, shared, .. } = hosts;
+        slots[0].disconnect(CloseReason::ByServer, subsystem, shared, 0);
+        let leaving = (hosts.is_vacant(), hosts.slots[0].is_leaving());
+        let own = Host { nqn: "nqn.a".to_owned(), id: [1; 16] };
+        let other = Host { id: [2; 16], ..own.clone() };
+        let counts = (hosts.leaving_of(&own), hosts.leaving_of(&other));
+        let decisions =
+            [decided(hosts, "nqn.a", 1, 0, CNTLID_DYNAMIC), decided(hosts, "nqn.b", 2, 0, CNTLID_DYNAMIC)];
+        (connected, leaving, counts, decisions, hosts.status().hosts.len())
+    });
+    let (connected, leaving, counts, decisions, listed) = found;
+    assert_eq!((connected, leaving, counts), ((false, false, true), (false, true), (1, 0)));
+    assert_eq!(decisions, [Decision::Wait(STILL_LEAVING), Decision::Wait(BUSY)]);
+    assert_eq!(listed, 0);
+}
