@@ -483,3 +483,6 @@ impl Connection {
         self.memory.clear_completions();
     }
 }
+
+#[cfg(test)]
+mod tests;
