@@ -154,6 +154,10 @@ impl Reactor {
     }
 
     fn deliver(&mut self, completion: &Completion) {
+        if completion.silent {
+            // It may have been the last operation of a task that leaves.
+            return self.local.tasks.release(completion.task, &self.local.io);
+        }
         let counters = &self.shared.counters;
         if self.local.tasks.deliver(completion, self.local.now_ns) {
             counters.events.add(1);

@@ -33,6 +33,8 @@ pub(crate) struct Completion {
     pub(crate) more: bool,
     /// Not work: a task that sleeps stays asleep.
     pub(crate) quiet: bool,
+    /// No event: the end of a signal to an eventfd that the task has dropped.
+    pub(crate) silent: bool,
 }
 
 /// Number of the next reactor; no reactor has 0.
@@ -261,6 +263,7 @@ impl Core {
         if operation.is_interrupted() && !more {
             (result, more) = self.interrupt(operation, result);
         }
+        let mut silent = false;
         let quiet = match operation.kind {
             OperationKind::Memory => false,
             // A task may cancel its poll when it is woken, and poll again when it goes to sleep. The end of
@@ -276,9 +279,7 @@ impl Core {
                 false
             }
             OperationKind::Signal(index) => {
-                if !self.on_signal_end(operation, index, result) {
-                    return None;
-                }
+                silent = !self.on_signal_end(operation, index, result)?;
                 true
             }
             OperationKind::Watch(index) => {
@@ -288,7 +289,7 @@ impl Core {
                 false
             }
         };
-        Some(Completion { task: operation.task, token: operation.token, result, more, quiet })
+        Some(Completion { task: operation.task, token: operation.token, result, more, quiet, silent })
     }
 
     /// Restarts a watch, which the kernel may end at any time, unless it was cancelled or cannot work.
@@ -300,8 +301,8 @@ impl Core {
         self.files.end(&self.ring, index);
     }
 
-    /// Ends a signal; returns whether its task receives an event for it.
-    fn on_signal_end(&mut self, operation: Operation, index: u32, result: i32) -> bool {
+    /// Ends a signal; returns whether its task receives an event for it. None if the signal goes on, here or elsewhere.
+    fn on_signal_end(&mut self, operation: Operation, index: u32, result: i32) -> Option<bool> {
         let unsent = operation.is_interrupted() && result < 0;
         let mut again = self.files.end_signal(index, unsent);
         let elsewhere = again && self.resume_after_move(operation);
@@ -311,9 +312,9 @@ impl Core {
         } else if again {
             self.push_signal(Operation::new(operation.task, operation.token, operation.kind), index);
         }
-        let is_reported = !again && !elsewhere && !unsent && !self.files.is_retired(index);
+        let is_reported = !unsent && !self.files.is_retired(index);
         self.files.end(&self.ring, index);
-        is_reported
+        (!again && !elsewhere).then_some(is_reported)
     }
 }
 

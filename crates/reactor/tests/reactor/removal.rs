@@ -74,3 +74,24 @@ fn a_reactor_that_stops_waits_for_what_is_in_flight() {
     reactor.stop();
     assert_eq!(memory.dropped.load(SeqCst), 1);
 }
+
+/// Checks a task whose last operation is a signal to an eventfd that it has dropped, which causes no event.
+#[test]
+fn a_removed_task_is_freed_when_a_signal_to_an_eventfd_that_it_dropped_has_ended() {
+    let reactor = reactor();
+    let (id, memory) = add(&reactor, ASLEEP);
+    let eventfd = new_eventfd(EventfdFlags::empty());
+    rustix::io::write(&eventfd, &(u64::MAX - 1).to_ne_bytes()).expect("it was empty");
+    let theirs = eventfd.try_clone().expect("a descriptor");
+    let came_back = reactor.call(move |local| {
+        let probe = local.task_mut::<Probe>(id).expect("it is there");
+        let slot = probe.io.register_file(theirs).expect("room");
+        probe.io.signal(&slot, id, 1);
+        drop(slot);
+        local.remove(id).is_some()
+    });
+    assert_eq!(came_back, Ok(false));
+    eventually("the task is freed", || memory.dropped.load(SeqCst) == 1);
+    assert_eq!(memory.event(1), None);
+    reactor.stop();
+}
