@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn each_connection_waits_two_seconds() {
         let mut pending = PendingQueue::new();
-        assert!(pending.is_empty() && pending.len() == 0 && pending.until_ns().is_none());
+        assert_eq!((pending.is_empty(), pending.len(), pending.until_ns()), (true, 0, None));
         pending.put(("nqn.a", 1, 0), 500);
         pending.put(("nqn.b", 1, 1), 100);
         assert_eq!((pending.len(), pending.is_empty()), (2, false));

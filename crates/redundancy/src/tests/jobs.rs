@@ -226,3 +226,21 @@ fn a_member_that_was_taken_out_stays_out_when_a_copy_is_resumed() {
     let resumed = rig.mirror.status().out;
     assert!(resumed.contains(1) && !resumed.contains(2), "{resumed:?}");
 }
+
+/// Checks that a comparison waits for a copy that runs. Beside a paused copy it skips the regions that are stale.
+#[test]
+fn a_comparison_waits_for_a_copy_unless_that_is_paused() {
+    let mut rig = begun(2, false);
+    rig.mirror.check();
+    copy(&mut rig, SIZE / 2);
+    assert_eq!(rig.mirror.status().check.done, 0);
+    order(&mut rig, Verb::Pause, RESYNC_JOB).expect("it runs");
+    for _ in 0..10_000 {
+        if rig.mirror.status().check.running && !rig.turn() {
+            rig.let_time_go_by();
+        }
+    }
+    let check = rig.mirror.status().check;
+    assert_eq!((check.running, check.done, check.different), (false, SIZE, 0));
+    assert_eq!(resync(&rig).state, State::Paused);
+}

@@ -102,3 +102,26 @@ fn a_thread_sleeps_until_its_first_deadline() {
     thread.not_before = Some(now);
     assert!(thread.timeout().is_some_and(|timeout| timeout.tv_sec == 0 && timeout.tv_nsec > 0));
 }
+
+/// Checks that hosts can connect to copies of the sockets while no thread accepts, and that another listener takes them.
+#[test]
+fn another_listener_goes_on_with_the_same_sockets() {
+    let listener = Listener::start(&[at("127.0.0.1:0")], Arc::default()).expect("a listener");
+    let [address] = *listener.addresses() else { panic!("one address") };
+    let sockets = listener.sockets().expect("copies");
+    let found: Vec<_> = sockets.iter().map(|socket| socket.local_addr().ok()).collect();
+    assert_eq!(found, [Some(address)]);
+    drop(listener);
+    let waiting = TcpStream::connect(address).expect("the kernel takes it");
+    let next = Listener::resume(sockets, &[address], &[], Arc::default()).expect("a listener");
+    assert_eq!(next.addresses(), [address]);
+    // The thread reads what the host has sent: bytes that are no PDU end the connection.
+    use std::io::{Read, Write};
+    (&waiting).write_all(&[0xff; 128]).expect("room");
+    waiting.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+    let mut heard = Vec::new();
+    let _ = (&waiting).read_to_end(&mut heard);
+    assert!(!heard.is_empty(), "a termination request");
+    drop(next);
+    assert!(TcpStream::connect(address).is_err(), "nothing listens when both are gone");
+}
