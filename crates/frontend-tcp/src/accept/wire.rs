@@ -188,4 +188,29 @@ mod tests {
             lingering.advance(&[true], now);
         }
     }
+
+    /// Checks bytes of a record that were decrypted and not received: the socket causes no event for them.
+    #[test]
+    fn the_rest_of_a_record_is_there() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut far = TcpStream::connect(listener.local_addr().expect("an address")).expect("it listens");
+        let (near, _) = listener.accept().expect("a connection");
+        let (session, mut host) = Session::pair(Hash::Sha256);
+        let mut wire = Wire { tls: Some(Box::new(session)), ..Wire::new(near) };
+        assert!(!wire.has_content());
+        far.write_all(host.seal(10, |room| room.fill(7))).expect("room");
+        let mut bytes = [0; 6];
+        let mut received = 0;
+        while received < 6 {
+            match wire.receive(&mut bytes[received..]) {
+                Ok(count) => received += count,
+                Err(errno) => assert_eq!(errno, Errno::AGAIN),
+            }
+        }
+        assert!(wire.has_content() && bytes == [7; 6]);
+        assert_eq!(wire.receive(&mut [0; 16]), Ok(4));
+        assert!(!wire.has_content());
+        wire.tls = None;
+        assert!(!wire.has_content());
+    }
 }

@@ -1,7 +1,7 @@
 //! Decisions about connections, with hosts that are connected over pairs of sockets.
 
 use super::*;
-use crate::conn::{Agreed, QueueMemory};
+use crate::conn::{Agreed, Connection, Context, Outcome, QueueMemory, SILENCE_NS};
 use sluice_controller::{Config as ControllerConfig, Identity};
 use sluice_nvme::CompletionEntry;
 use sluice_nvme::fabrics::Connect;
@@ -204,4 +204,101 @@ fn a_controller_is_free_when_its_host_is_gone() {
     assert_eq!((connected, leaving, counts), ((false, false, true), (false, true), (1, 0)));
     assert_eq!(decisions, [Decision::Wait(STILL_LEAVING), Decision::Wait(BUSY)]);
     assert_eq!(listed, 0);
+}
+
+/// Runs steps with an association of these queues, each of which has received something at ten times its number. The
+/// Connect command of the last queue is not answered.
+fn with_queues<R: Send + 'static>(
+    last: u16,
+    run: impl FnOnce(&mut Association, &mut TcpController, &mut Subsystem) -> R + Send + 'static,
+) -> R {
+    with_hosts(1, move |hosts, subsystem| {
+        hosts.make_controller(0, subsystem, 0);
+        let Hosts { slots, shared, .. } = hosts;
+        let (slot, owner) = (&mut slots[0], slots_owner(shared));
+        let host = Host { nqn: "nqn.a".to_owned(), id: [1; 16] };
+        let mut association = Association::new(host, "127.0.0.1:1".parse().expect("an address"), 0);
+        for qid in 0..=last {
+            let (accepted, _) = connect("nqn.a", 1, qid, FIRST);
+            let connection = Connection::new(accepted, shared.io.clone(), shared.task, owner);
+            let mut connection = connection.expect("a connection");
+            let TcpController { controller, space, .. } = &mut *slot;
+            connection.memory.map(space).expect("room");
+            if qid < last {
+                connection.answer(0, Outcome::default());
+                connection.start();
+                connection.sent(24).expect("it is open");
+            }
+            let now_ns = u64::from(qid) * 10;
+            let mut context = Context { controller, subsystem: &mut *subsystem, space, kato_ms: 0, now_ns };
+            // A part of a header, which the decoder holds.
+            connection.received(4, &mut context).expect("it is open");
+            assert_eq!(connection.take_staged(&mut context), Ok(0));
+            association.connections.insert(qid, connection);
+        }
+        let result = run(&mut association, slot, subsystem);
+        // Operations that were started here may end later than this.
+        std::mem::forget(association);
+        result
+    })
+}
+
+fn slots_owner(shared: &Shared) -> crate::token::Owner {
+    crate::token::Owner { frontend: shared.frontend, controller: 0 }
+}
+
+/// Checks when idle queues are looked at: one is reclaimed at a time, and one with a command a second later.
+#[test]
+fn memory_of_idle_queues_is_reclaimed_one_after_the_other() {
+    const PAUSE_NS: u64 = 10_000_000;
+    for (times, expected) in [
+        ([9, 20, 30, 40, 50], [10, 30, 40, 40 + SILENCE_NS, 50 + SILENCE_NS]),
+        (
+            [99, 100, 101, 102, 103],
+            [99 + PAUSE_NS, 100 + PAUSE_NS, 101 + SILENCE_NS, 102 + SILENCE_NS, 103 + SILENCE_NS],
+        ),
+    ] {
+        let (first, looks) = with_queues(4, move |association, _, _| {
+            association.schedule_look(5);
+            association.schedule_look(100);
+            let first = association.look_ns;
+            let looks = times.map(|now_ns| {
+                association.look(SILENCE_NS + now_ns);
+                association.look_ns
+            });
+            (first, looks)
+        });
+        assert_eq!(first, Some(SILENCE_NS + 5));
+        assert_eq!(looks, expected.map(|ns| Some(SILENCE_NS + ns)));
+    }
+}
+
+/// Checks that a queue that is over is removed with its memory, and the others stay.
+#[test]
+fn a_closed_queue_is_removed() {
+    with_queues(2, |association, slot, subsystem| {
+        assert!(association.is_open() && !association.has_closed() && !association.is_over());
+        assert_eq!(association.authenticated_connections(), 3);
+        let TcpController { controller, space, .. } = slot;
+        assert_eq!(association.remove_closed(controller, subsystem, space), 0);
+        let regions = space.len();
+        let mut end = |association: &mut Association, qid: u16| {
+            let TcpController { controller, space, .. } = &mut *slot;
+            let connection = association.connections.get_mut(&qid).expect("it is there");
+            connection.close();
+            let mut context =
+                Context { controller, subsystem: &mut *subsystem, space, kato_ms: 0, now_ns: 0 };
+            let _ = (connection.received(0, &mut context), connection.sent(-1));
+            assert!(connection.is_over());
+            let is_closed = association.has_closed();
+            let count = association.remove_closed(controller, subsystem, space);
+            (is_closed, count, association.has_closed(), space.len())
+        };
+        assert_eq!(end(association, 1), (true, 1, false, regions - 1));
+        assert_eq!((association.connections.len(), association.is_open()), (2, true));
+        assert_eq!(end(association, 2), (true, 1, false, regions - 2));
+        // The admin queue ends with its association.
+        assert_eq!(end(association, 0), (true, 0, true, regions - 2));
+        assert!(association.is_over() && !association.is_open());
+    });
 }
