@@ -118,7 +118,7 @@ impl Hosts {
         }
     }
 
-    fn connections(&mut self) -> impl Iterator<Item = &mut Connection> {
+    pub(super) fn connections(&mut self) -> impl Iterator<Item = &mut Connection> {
         let associations = self.slots.iter_mut().filter_map(|slot| match &mut slot.state {
             SlotState::Connected(association) => Some(association),
             SlotState::Vacant | SlotState::Leaving(_) => None,
@@ -126,7 +126,11 @@ impl Hosts {
         associations.flat_map(|association| association.connections.values_mut())
     }
 
-    fn record(&mut self, subsystem: &Subsystem, now_ns: u64) -> Result<HostsRecord, HandOverError> {
+    pub(super) fn record(
+        &mut self,
+        subsystem: &Subsystem,
+        now_ns: u64,
+    ) -> Result<HostsRecord, HandOverError> {
         if !self.pending.is_empty() || self.slots.iter().any(TcpController::is_leaving) {
             return Err(CannotHandOver("a host connects or leaves").into());
         }
@@ -216,7 +220,7 @@ impl Hosts {
         added.map_err(|error| failed.unwrap_or(HandOverError::Io(error)))
     }
 
-    fn take(
+    pub(super) fn take(
         &mut self,
         subsystem: &mut Subsystem,
         hosts: &IncomingHosts,

@@ -1,5 +1,6 @@
 //! Decisions about connections, with hosts that are connected over pairs of sockets.
 
+use super::super::slot::SlotState;
 use super::*;
 use crate::conn::{Agreed, Connection, Context, Outcome, QueueMemory, SILENCE_NS};
 use sluice_controller::{Config as ControllerConfig, Identity};
@@ -17,19 +18,23 @@ const QUEUES: u16 = 8;
 /// First controller identifier of the hosts.
 const FIRST: u16 = 3;
 
-/// Runs steps with the hosts of a new drive, all in one turn of its reactor.
-fn with_hosts<R: Send + 'static>(
-    hosts_max: u8,
-    run: impl FnOnce(&mut Hosts, &mut Subsystem) -> R + Send + 'static,
-) -> R {
-    let reactor = ReactorHandle::start(ReactorConfig::default()).expect("a reactor");
+fn new_subsystem() -> Subsystem {
     let identity = Identity {
         subnqn: "nqn.2024-01.org.example:disk".to_owned(),
         serial: "1".to_owned(),
         model: "test".to_owned(),
         firmware: "1".to_owned(),
     };
-    let subsystem = Subsystem::new(ControllerConfig { identity, namespaces: Vec::new() }).expect("memory");
+    Subsystem::new(ControllerConfig { identity, namespaces: Vec::new() }).expect("memory")
+}
+
+/// Runs steps with the hosts of a new drive, all in one turn of its reactor.
+fn with_hosts<R: Send + 'static>(
+    hosts_max: u8,
+    run: impl FnOnce(&mut Hosts, &mut Subsystem) -> R + Send + 'static,
+) -> R {
+    let reactor = ReactorHandle::start(ReactorConfig::default()).expect("a reactor");
+    let subsystem = new_subsystem();
     let result = reactor.call(move |local| {
         let task = local.add(|task, io| {
             let mut drive = Drive::new(task, io, subsystem);
@@ -301,4 +306,60 @@ fn a_closed_queue_is_removed() {
         assert_eq!(end(association, 0), (true, 0, true, regions - 2));
         assert!(association.is_over() && !association.is_open());
     });
+}
+
+/// Hands hosts over to another process, whose hosts are those of a second subsystem here.
+#[test]
+fn another_process_goes_on_with_the_hosts() {
+    let (early, before, suspended, after, queues) = with_hosts(3, |hosts, subsystem| {
+        let (first, _first) = connect("nqn.a", 1, 0, CNTLID_DYNAMIC);
+        let (second, _second) = connect("nqn.b", 2, 0, CNTLID_DYNAMIC);
+        for accepted in [first, second] {
+            hosts.enqueue(accepted, 0);
+        }
+        let early = [hosts.record(subsystem, 0).is_err(), hosts.is_suspended];
+        hosts.admit_pending(subsystem, 0);
+        // The first host leaves its controller, so that the numbers have a gap.
+        let Hosts { slots, shared, .. } = &mut *hosts;
+        slots[0].disconnect(CloseReason::ByServer, subsystem, shared, 0);
+        let leaving = hosts.record(subsystem, 0).is_err();
+        // Operations that were started here may end later than this.
+        std::mem::forget(std::mem::replace(&mut hosts.slots[0].state, SlotState::Vacant));
+        let sending = hosts.record(subsystem, 0).is_err();
+        hosts.connections().for_each(Connection::quiesce);
+        let Hosts { slots, shared, .. } = &mut *hosts;
+        let owner = slots[1].owner(shared);
+        for (kind, result) in [(crate::token::Kind::Send, 24), (crate::token::Kind::Receive, -125)] {
+            slots[1].completed(Token { kind, owner, qid: 0 }, result, subsystem, shared, 0);
+        }
+        let before = hosts.status();
+        let record = hosts.record(subsystem, 7).expect("nothing is under way");
+        let mut suspended = vec![hosts.is_suspended, hosts.turn(subsystem, 8).is_vacant];
+        let incoming = super::super::record::IncomingHosts::new(record);
+        let mut other = new_subsystem();
+        let (task, io) = (hosts.shared.task, hosts.shared.io.clone());
+        let new = NewFrontend { number: 0, task, io, subsystem: &mut other };
+        let mut next = Hosts::new(new, hosts.config.clone());
+        let keys = super::super::record::Keys::new(String::new(), Vec::new(), std::sync::Weak::new());
+        next.take(&mut other, &incoming, &keys, 9).expect("it fits");
+        suspended.push(next.take(&mut other, &incoming, &keys, 9).is_err());
+        let queues: Vec<Vec<u16>> = next
+            .slots
+            .iter()
+            .map(|slot| slot.association().map_or(Vec::new(), |it| it.connections.keys().copied().collect()))
+            .collect();
+        // A process with fewer controllers has no room.
+        let few = Config { hosts_max: 1, ..hosts.config.clone() };
+        let mut third = new_subsystem();
+        let (task, io) = (hosts.shared.task, hosts.shared.io.clone());
+        let new = NewFrontend { number: 0, task, io, subsystem: &mut third };
+        suspended.push(Hosts::new(new, few).take(&mut third, &incoming, &keys, 9).is_err());
+        hosts.connections().for_each(Connection::go_on);
+        hosts.is_suspended = false;
+        ([early[0], !early[1], leaving, sending], before, suspended, next.status(), queues)
+    });
+    assert_eq!((early, suspended), ([true; 4], vec![true, false, true, true]));
+    assert_eq!((before.hosts.clone(), before.associations), (vec!["nqn.b".to_owned()], 2));
+    assert_eq!(before, after);
+    assert_eq!(queues, [vec![], vec![0]]);
 }
