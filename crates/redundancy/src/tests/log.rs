@@ -2,6 +2,8 @@
 
 use crate::log::{BLOCK, LOG_MIN, Loader, Magic, Outcome, Piece, RECORD_BYTES, Writer, sign, state_max};
 
+use crate::{Begun, Config, MEMBERS_MAX, Members, Mirror, Step};
+
 const ID: u64 = 7;
 const HALF: usize = LOG_MIN as usize / 2;
 
@@ -165,4 +167,95 @@ fn the_bytes_of_a_history_are_those_of_the_version_that_wrote_them_first() {
         }
     }
     assert_eq!((sum, crc32c::crc32c(&log)), (2_877_444_297, 3_097_536_081));
+}
+
+/// Returns a new set of two members with 1024 regions.
+fn new_set() -> Mirror {
+    let config = Config {
+        members: 2,
+        size: 1024 * 4096,
+        region_bytes: 4096,
+        log_bytes: LOG_MIN,
+        piece_bytes: 1 << 20,
+        rate: 1 << 40,
+        promotes: true,
+        id: ID,
+        storage: [0; MEMBERS_MAX],
+        new: Members::first(2),
+    };
+    Mirror::new(config).expect("it fits")
+}
+
+/// Opens a set with the bytes of a log, and returns the outcome. The set may write to its log if `writes`.
+fn open(mirror: &mut Mirror, log: &[u8], writes: bool) -> Result<(), String> {
+    loop {
+        match mirror.next(0) {
+            Some(Step::ReadLog { offset, length }) => {
+                mirror.log_read(Some(&log[offset as usize..][..length]));
+            }
+            Some(Step::WriteLog { .. }) if writes => mirror.log_written(true, 0),
+            Some(Step::Ready(outcome)) => return outcome,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Checks that a log that is not of this version is left as it is, also where all members are new.
+#[test]
+fn a_log_of_a_later_version_is_not_written_over() {
+    let (mut log, mut writer) = (vec![0; 2 * HALF], Writer::new(Magic::MIRROR, LOG_MIN, ID, 1, 0));
+    checkpoint(&mut writer, &mut log, b"first");
+    log[8] = 3;
+    sign(&mut log[..HALF]);
+    let mut mirror = new_set();
+    let words = open(&mut mirror, &log, false).expect_err("it is of a later version");
+    assert!(words.contains("version 3"), "{words}");
+    assert!(mirror.next(u64::MAX / 2).is_none() && mirror.status().log_is_broken && !mirror.asks());
+}
+
+/// Marks more regions than a record has changes, and checks the times at which a log that fails is tried again.
+#[test]
+fn many_changes_are_a_checkpoint_and_a_broken_log_is_tried_twice_a_second() {
+    let mut mirror = new_set();
+    open(&mut mirror, &vec![0; 2 * HALF], true).expect("all is new");
+    let mut now_ns = 0;
+    while mirror.status().dirty_bytes > 0 || mirror.status().stale_bytes > 0 {
+        match mirror.next(now_ns) {
+            Some(Step::Copy { .. }) => mirror.copied(Members::NONE, now_ns),
+            Some(Step::Flush { member }) => mirror.flushed(member, true),
+            Some(Step::WriteLog { .. }) => mirror.log_written(true, now_ns),
+            None => now_ns += 1_000_000_000,
+            other => panic!("{other:?}"),
+        }
+    }
+    while let Some(step) = mirror.next(now_ns) {
+        assert!(matches!(step, Step::WriteLog { .. }), "{step:?}");
+        mirror.log_written(true, now_ns);
+    }
+    let writes: Vec<_> = (0..400).map(|number| mirror.begin(number * 8192..number * 8192 + 512)).collect();
+    assert!(writes.iter().all(|(_, begun)| *begun == Begun::Wait));
+    // Two failures are tried again at once, and each further one half a second later.
+    for failures in 1..6u64 {
+        assert!(matches!(mirror.next(now_ns), Some(Step::WriteLog { .. })), "after {failures} failures");
+        mirror.log_written(false, now_ns);
+        assert_eq!(mirror.status().log_is_broken, failures >= 3);
+        if failures >= 3 {
+            while let Some(step) = mirror.next(now_ns) {
+                assert!(matches!(step, Step::Over { good: false, .. }), "{step:?}");
+            }
+            assert_eq!(mirror.alarm_ns(), Some(now_ns + 500_000_000));
+            now_ns += 499_999_999;
+            assert!(mirror.next(now_ns).is_none());
+            now_ns += 1;
+        }
+    }
+    // It works again, and later writes find room in it.
+    let mut written = 0;
+    while let Some(step) = mirror.next(now_ns) {
+        assert!(matches!(step, Step::WriteLog { .. }), "{step:?}");
+        mirror.log_written(true, now_ns);
+        written += 1;
+    }
+    assert!(written > 0 && !mirror.status().log_is_broken);
+    assert_eq!(mirror.begin(0..512).1, Begun::Go(Members::first(2)));
 }
