@@ -448,9 +448,14 @@ impl TcpController {
     }
 }
 
+/// Words with a bit for each queue of an association.
+const QUEUE_WORDS: usize = (IO_QUEUES_MAX as usize + 1).div_ceil(64);
+
+const _: () = assert!(IO_QUEUES_MAX as usize / 64 < QUEUE_WORDS, "the last queue has a bit");
+
 /// Takes the completions of signalled queues, and resumes commands that waited for buffer space.
 fn reap(association: &mut Association, controller: &mut Controller) -> usize {
-    let mut fresh = [0u64; IO_QUEUES_MAX as usize / 64 + 1];
+    let mut fresh = [0u64; QUEUE_WORDS];
     controller.take_vectors(|vector| fresh[usize::from(vector) / 64] |= 1 << (vector % 64));
     let mut work = 0;
     for (qid, connection) in &mut association.connections {

@@ -363,3 +363,50 @@ fn another_process_goes_on_with_the_hosts() {
     assert_eq!(before, after);
     assert_eq!(queues, [vec![], vec![0]]);
 }
+
+/// Checks the size and the places of the admin queue in the registers that the controller reads when it is enabled.
+#[test]
+fn the_admin_queue_is_as_long_as_its_memory() {
+    let (aqa, asq, acq) = with_hosts(1, |hosts, subsystem| {
+        let (first, _first) = connect("nqn.a", 1, 0, CNTLID_DYNAMIC);
+        let pair = first.memory.queue_pair();
+        hosts.enqueue(first, 0);
+        hosts.admit_pending(subsystem, 0);
+        let read = |offset| {
+            let mut bytes = [0; 8];
+            hosts.slots[0].controller.read_register(offset, &mut bytes);
+            u64::from_le_bytes(bytes)
+        };
+        use sluice_nvme::register;
+        let aqa = (read(register::AQA) as u32, pair.entries - 1);
+        (aqa, (read(register::ASQ), pair.sq), (read(register::ACQ), pair.cq))
+    });
+    assert_eq!((aqa.0, aqa.1), (31 | 31 << 16, 31));
+    assert_eq!((asq.0, acq.0), (asq.1, acq.1));
+}
+
+/// Checks when the hosts may sleep, and when a drain is over.
+#[test]
+fn hosts_are_drained_when_none_is_left() {
+    let found = with_hosts(1, |hosts, subsystem| {
+        let mut vacant = vec![hosts.look_ahead(), hosts.is_drained(), hosts.is_suspended()];
+        vacant.push(matches!(hosts.arm(subsystem, 0), Arm::Busy));
+        hosts.drain(subsystem, 0);
+        let drained = hosts.is_drained();
+        hosts.shared.draining = false;
+        let (first, _first) = connect("nqn.a", 1, 0, CNTLID_DYNAMIC);
+        hosts.enqueue(first, 0);
+        hosts.admit_pending(subsystem, 0);
+        let mut connected = vec![hosts.look_ahead()];
+        // A part of a PDU has come, and is to be decoded before the hosts sleep.
+        let Hosts { slots, shared, .. } = &mut *hosts;
+        let owner = slots[0].owner(shared);
+        let token = Token { kind: crate::token::Kind::Receive, owner, qid: 0 };
+        slots[0].completed(token, 4, subsystem, shared, 0);
+        connected.push(hosts.slots[0].arm(subsystem));
+        hosts.drain(subsystem, 0);
+        connected.extend([!hosts.is_drained(), hosts.unfinished(subsystem) == 0]);
+        (vacant, drained, connected)
+    });
+    assert_eq!(found, (vec![false; 4], true, vec![true; 4]));
+}
