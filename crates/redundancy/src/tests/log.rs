@@ -170,7 +170,7 @@ fn the_bytes_of_a_history_are_those_of_the_version_that_wrote_them_first() {
 }
 
 /// Returns a new set of two members with 1024 regions.
-fn new_set() -> Mirror {
+fn new_set(promotes: bool) -> Mirror {
     let config = Config {
         members: 2,
         size: 1024 * 4096,
@@ -178,7 +178,7 @@ fn new_set() -> Mirror {
         log_bytes: LOG_MIN,
         piece_bytes: 1 << 20,
         rate: 1 << 40,
-        promotes: true,
+        promotes,
         id: ID,
         storage: [0; MEMBERS_MAX],
         new: Members::first(2),
@@ -200,6 +200,23 @@ fn open(mirror: &mut Mirror, log: &[u8], writes: bool) -> Result<(), String> {
     }
 }
 
+/// Returns a set whose members are equal and whose regions are clean, and the time.
+pub(super) fn clean_set(promotes: bool) -> (Mirror, u64) {
+    let mut mirror = new_set(promotes);
+    open(&mut mirror, &vec![0; 2 * HALF], true).expect("all is new");
+    let mut now_ns = 0;
+    loop {
+        match mirror.next(now_ns) {
+            Some(Step::Copy { .. }) => mirror.copied(Members::NONE, now_ns),
+            Some(Step::Flush { member }) => mirror.flushed(member, true),
+            Some(Step::WriteLog { .. }) => mirror.log_written(true, now_ns),
+            None if mirror.status().dirty_bytes == 0 => return (mirror, now_ns),
+            None => now_ns += 1_000_000_000,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// Checks that a log that is not of this version is left as it is, also where all members are new.
 #[test]
 fn a_log_of_a_later_version_is_not_written_over() {
@@ -207,7 +224,7 @@ fn a_log_of_a_later_version_is_not_written_over() {
     checkpoint(&mut writer, &mut log, b"first");
     log[8] = 3;
     sign(&mut log[..HALF]);
-    let mut mirror = new_set();
+    let mut mirror = new_set(true);
     let words = open(&mut mirror, &log, false).expect_err("it is of a later version");
     assert!(words.contains("version 3"), "{words}");
     assert!(mirror.next(u64::MAX / 2).is_none() && mirror.status().log_is_broken && !mirror.asks());
@@ -216,22 +233,7 @@ fn a_log_of_a_later_version_is_not_written_over() {
 /// Marks more regions than a record has changes, and checks the times at which a log that fails is tried again.
 #[test]
 fn many_changes_are_a_checkpoint_and_a_broken_log_is_tried_twice_a_second() {
-    let mut mirror = new_set();
-    open(&mut mirror, &vec![0; 2 * HALF], true).expect("all is new");
-    let mut now_ns = 0;
-    while mirror.status().dirty_bytes > 0 || mirror.status().stale_bytes > 0 {
-        match mirror.next(now_ns) {
-            Some(Step::Copy { .. }) => mirror.copied(Members::NONE, now_ns),
-            Some(Step::Flush { member }) => mirror.flushed(member, true),
-            Some(Step::WriteLog { .. }) => mirror.log_written(true, now_ns),
-            None => now_ns += 1_000_000_000,
-            other => panic!("{other:?}"),
-        }
-    }
-    while let Some(step) = mirror.next(now_ns) {
-        assert!(matches!(step, Step::WriteLog { .. }), "{step:?}");
-        mirror.log_written(true, now_ns);
-    }
+    let (mut mirror, mut now_ns) = clean_set(true);
     let writes: Vec<_> = (0..400).map(|number| mirror.begin(number * 8192..number * 8192 + 512)).collect();
     assert!(writes.iter().all(|(_, begun)| *begun == Begun::Wait));
     // Two failures are tried again at once, and each further one half a second later.

@@ -3,6 +3,7 @@
 mod history;
 mod jobs;
 mod log;
+mod members;
 mod parts;
 mod rig;
 mod set;
