@@ -166,4 +166,32 @@ mod tests {
         let prp = SubmissionEntry { opcode: io::READ, ..SubmissionEntry::default() };
         assert_eq!(Transfer::of(&prp, 0), Err(Status::INVALID_FIELD));
     }
+
+    /// Checks the record of a command's data: data in a capsule lies in the buffer of its slot.
+    #[test]
+    fn data_of_a_record_has_limits() {
+        use Direction::{None as Nothing, ToController, ToHost};
+        for (direction, length, offset, is_good) in [
+            (Nothing, 0, None, true),
+            (ToHost, TRANSFER_MAX, None, true),
+            (ToController, TRANSFER_MAX + 1, None, false),
+            (ToController, IN_CAPSULE_MAX, Some(0), true),
+            (ToController, 0, Some(IN_CAPSULE_MAX), true),
+            (ToController, 0, Some(IN_CAPSULE_MAX + 1), false),
+            (ToController, 512, Some(IN_CAPSULE_MAX - 512), true),
+            (ToController, 513, Some(IN_CAPSULE_MAX - 512), false),
+            (ToController, IN_CAPSULE_MAX, Some(1), false),
+        ] {
+            let transfer = Transfer { direction, length, offset };
+            let mut part = Writer::new(0);
+            transfer.put(&mut part);
+            let read = Transfer::read(&mut Reader::new(&part.finish(), 0)).ok();
+            assert_eq!(read, is_good.then_some(transfer), "{transfer:?}");
+        }
+        let mut part = Writer::new(0);
+        part.put(3u8);
+        part.put(0u32);
+        part.option(None::<u32>, Writer::put);
+        assert!(Transfer::read(&mut Reader::new(&part.finish(), 0)).is_err(), "no direction");
+    }
 }
