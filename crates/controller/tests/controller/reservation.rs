@@ -165,7 +165,7 @@ fn a_report_is_as_long_as_its_host_has_room() {
     assert_eq!(status((1 << 18) + 1, 1, (1 << 20) + 4), Status::INVALID_FIELD);
 }
 
-/// Conformance: Base 7.2 to 7.4, the keys of a command have 16 bytes, and that of a Release has 8.
+/// Conformance: Base 7.2, the keys of a command have 16 bytes, and that of a Release has 8.
 #[test]
 fn keys_are_read_as_far_as_there_are_any() {
     let mut two = Two::new(&Model::new(BLOCKS));

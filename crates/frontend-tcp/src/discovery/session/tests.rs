@@ -240,7 +240,7 @@ fn identify_has_its_fields_where_hosts_read_them() {
     assert_eq!(rig.status(&entry), Status::SGL_TYPE_INVALID);
 }
 
-/// Conformance: Base 6.5 and 6.6, the properties of a discovery controller, each with its size.
+/// Conformance: Base 6.5, the properties of a discovery controller, each with its size.
 #[test]
 fn properties_have_their_sizes_and_values() {
     const CAP: u64 = 127 | 1 << 16 | 20 << 24 | 1 << 37;
