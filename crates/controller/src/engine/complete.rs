@@ -59,14 +59,14 @@ impl Controller {
     #[inline(always)]
     fn account_measured(&mut self, subsystem: &mut Subsystem, batch: &mut Vec<Command>) {
         let Some((slab, health, identity, latency)) = subsystem.timed_accounts() else { return };
-        if let [command] = &batch[..]
-            && let slot = slab.slot(command)
-            && !is_apart(slot)
-        {
+        let Some(command) = batch.pop() else { return };
+        let slot = slab.slot(&command);
+        if batch.is_empty() && !is_apart(slot) {
             latency.count(&Run::of(slot));
             health.completed(&slot.request, Status::SUCCESS);
-            return batch.pop().map_or((), |command| slab.release(command));
+            return slab.release(command);
         }
+        batch.push(command);
         // Commands of one queue, namespace and operation that follow each other are counted together.
         let mut now = None;
         while let Some(first) = batch.pop() {
@@ -366,7 +366,7 @@ impl Controller {
 /// Returns whether a command has a stamp, failed, or is none of an I/O queue.
 #[inline(always)]
 fn is_apart(slot: &Slot) -> bool {
-    slot.origin.timed || !slot.status.is_success() || slot.origin.sq == 0
+    slot.origin.timed || !slot.status.is_success() || slot.origin.stream() as u16 == 0
 }
 
 /// Measures one command of a host, which is counted elsewhere.

@@ -231,7 +231,7 @@ impl Subsystem {
         }
         self.deallocates |= namespace.characteristics().deallocated != Deallocated::Unsupported;
         let namespace = self.namespaces[index].insert(namespace);
-        if let Some(cells) = self.latency.as_ref().and_then(|latency| latency.cells()) {
+        if let Some(cells) = self.latency.as_ref().map(|latency| latency.cells()) {
             count_layers(namespace, cells);
         }
         self.update_stacks();

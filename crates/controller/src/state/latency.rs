@@ -205,8 +205,9 @@ fn add(cell: &AtomicU64, n: u64) {
 #[derive(Debug)]
 pub(crate) struct Latency {
     clock: Clock,
-    /// Histograms; none if commands are only traced.
-    cells: Option<Arc<LatencyCells>>,
+    cells: Arc<LatencyCells>,
+    /// Whether the cells have a reader. Without one commands are only traced.
+    is_read: bool,
     tracer: Option<Tracer>,
     looks: Looks,
 }
@@ -270,16 +271,16 @@ impl Run {
 
 impl Latency {
     pub(crate) fn new(clock: Clock, cells: Arc<LatencyCells>) -> Self {
-        Self::with(clock, Some(cells))
+        Self::with(clock, cells, true)
     }
 
     /// Creates a measurement without histograms, for a trace.
     pub(crate) fn of_trace(clock: Clock) -> Self {
-        Self::with(clock, None)
+        Self::with(clock, Arc::default(), false)
     }
 
-    fn with(clock: Clock, cells: Option<Arc<LatencyCells>>) -> Self {
-        let mut latency = Self { clock, cells, tracer: None, looks: Looks::default() };
+    fn with(clock: Clock, cells: Arc<LatencyCells>, is_read: bool) -> Self {
+        let mut latency = Self { clock, cells, is_read, tracer: None, looks: Looks::default() };
         latency.set_period();
         latency
     }
@@ -288,12 +289,13 @@ impl Latency {
     pub(crate) fn set_tracer(&mut self, tracer: Option<Tracer>) -> bool {
         self.tracer = tracer;
         self.set_period();
-        self.tracer.is_some() || self.cells.is_some()
+        self.tracer.is_some() || self.is_read
     }
 
     /// Sets how many commands lie between two looks. Slow commands are found among all.
     fn set_period(&mut self) {
-        let timed = self.cells.as_ref().map(|cells| if cells.slow_ns == u64::MAX { TIMED_EVERY } else { 1 });
+        let every = if self.cells.slow_ns == u64::MAX { TIMED_EVERY } else { 1 };
+        let timed = self.is_read.then_some(every);
         let traced = self.tracer.as_ref().map(Tracer::every);
         self.looks.set_period(timed.into_iter().chain(traced).min().unwrap_or(TIMED_EVERY));
     }
@@ -314,18 +316,18 @@ impl Latency {
             Some(Sample::All) => (count, false),
             Some(Sample::Over) => (0, true),
         };
-        let (timed, weight) = match &self.cells {
-            None => (0, 0),
-            Some(_) if self.looks.are_at_all() => (count, 1),
-            Some(_) => (1, since),
+        let (timed, weight) = match self.is_read {
+            false => (0, 0),
+            true if self.looks.are_at_all() => (count, 1),
+            true => (1, since),
         };
         let skipped = if traced.max(timed) > 1 { 0 } else { index };
         let at = stamp(self.clock.raw(), weight);
         Chosen { skipped, traced, timed, trace_is_over, at }
     }
 
-    pub(crate) fn cells(&self) -> Option<&LatencyCells> {
-        self.cells.as_deref()
+    pub(crate) fn cells(&self) -> &LatencyCells {
+        &self.cells
     }
 
     pub(crate) fn tracer(&self) -> Option<&Tracer> {
@@ -341,17 +343,13 @@ impl Latency {
     /// Counts the commands of a run without a stamp, which succeeded.
     #[inline(always)]
     pub(crate) fn count(&self, run: &Run) {
-        if let Some(cells) = &self.cells {
-            cells.detail.add(run.stream, run.operation, run.commands, run.bytes);
-        }
+        self.cells.detail.add(run.stream, run.operation, run.commands, run.bytes);
     }
 
     /// Counts the commands of a run, which succeeded and ended at `now`.
     pub(crate) fn add(&self, run: &Run, now: u64, slab: &Slab) {
-        if let Some(cells) = &self.cells {
-            cells.detail.add(run.stream, run.operation, run.commands, run.bytes);
-            self.add_time(cells, run, now, slab);
-        }
+        self.count(run);
+        self.add_time(run, now, slab);
     }
 
     /// Counts a command that failed and ended at `now`; `known` if it named its namespace.
@@ -360,13 +358,12 @@ impl Latency {
         if !known {
             run.stream = without_namespace(run.stream);
         }
-        if let Some(cells) = &self.cells {
-            cells.detail.add_failed(run.stream, run.commands);
-            self.add_time(cells, &run, now, slab);
-        }
+        self.cells.detail.add_failed(run.stream, run.commands);
+        self.add_time(&run, now, slab);
     }
 
-    fn add_time(&self, cells: &LatencyCells, run: &Run, now: u64, slab: &Slab) {
+    fn add_time(&self, run: &Run, now: u64, slab: &Slab) {
+        let cells = &self.cells;
         let weight = weight(run.stamp);
         // A command that is only traced has none, nor has one without a stamp.
         if weight == 0 {
