@@ -88,7 +88,8 @@ impl Slab {
         // Commands that were abandoned have left their entries here.
         let is_current = |it: &Traced| {
             let slot = &slots[it.index as usize];
-            it.index != index && slot.state != SlotState::Free && slot.stamp == it.stamp
+            let is_live = slot.state != SlotState::Free && slot.origin.timed;
+            it.index != index && is_live && slot.stamp == it.stamp
         };
         trace.commands.retain(is_current);
         if trace.commands.len() == TRACED_MAX {

@@ -20,7 +20,7 @@ pub struct DriveLatency {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LatencyView {
     pub operation: String,
-    /// Number of commands.
+    /// Number of commands, estimated from the timed ones.
     pub count: u64,
     /// Sum of their times, nanoseconds.
     pub sum_ns: u64,

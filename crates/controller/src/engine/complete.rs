@@ -44,6 +44,11 @@ impl Controller {
                 true => {
                     // From the end, which is cheaper than a drain for the short batches of most guests.
                     while let Some(command) = finishing.pop() {
+                        if !subsystem.slab().slot(&command).status.is_success() {
+                            finishing.push(command);
+                            self.account_in_order(subsystem, &mut finishing);
+                            break;
+                        }
                         self.account(subsystem, command);
                     }
                 }
@@ -71,6 +76,10 @@ impl Controller {
         let mut now = None;
         while let Some(first) = batch.pop() {
             let slot = slab.slot(&first);
+            if !slot.status.is_success() {
+                batch.push(first);
+                return self.account_in_order(subsystem, batch);
+            }
             if is_apart(slot) {
                 let now = *now.get_or_insert_with(|| latency.raw());
                 self.account_apart(slab, health, identity, latency, first, batch, now);
@@ -87,8 +96,18 @@ impl Controller {
         }
     }
 
-    /// Counts a command that has a stamp, that failed, or that is none of an I/O queue, with those at the end of `batch` that
-    /// have the same stamp.
+    /// Counts commands as they came, the first one first. The log of errors has them in this order.
+    #[cold]
+    #[inline(never)]
+    fn account_in_order(&mut self, subsystem: &mut Subsystem, batch: &mut Vec<Command>) {
+        batch.reverse();
+        while let Some(command) = batch.pop() {
+            self.account_one(subsystem, command);
+        }
+    }
+
+    /// Counts a command that has a stamp or is none of an I/O queue, and succeeded. Commands at the end of `batch` with the same
+    /// stamp are counted with it.
     #[cold]
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "parts of one subsystem")]
@@ -106,10 +125,7 @@ impl Controller {
             end_trace(slab, latency, &first, now);
         }
         let slot = slab.slot(&first);
-        if !slot.status.is_success() || slot.origin.sq == 0 {
-            if slot.origin.sq != 0 {
-                note_failure(slab, latency, &first, now);
-            }
+        if slot.origin.sq == 0 {
             self.count(slab, health, identity, &first);
             return slab.release(first);
         }
@@ -372,8 +388,9 @@ fn is_apart(slot: &Slot) -> bool {
 /// Measures one command of a host, which is counted elsewhere.
 #[cold]
 fn measure_one(slab: &mut Slab, latency: &Latency, command: &Command) {
-    let (now, slot) = (latency.raw(), slab.slot(command));
+    let slot = slab.slot(command);
     let (origin, traced) = (slot.origin, is_traced(slot));
+    let now = if origin.timed { latency.raw() } else { 0 };
     if origin.sq == 0 || origin.sq == Origin::INTERNAL_SQ {
         return;
     }

@@ -190,16 +190,25 @@ impl Controller {
         space: &Space,
         now_ns: u64,
     ) -> u32 {
+        let looks = subsystem.latency().map(Latency::looks);
         let chosen = match subsystem.measurement_is_due(count, now_ns) {
-            false => Chosen::default(),
-            true => subsystem.choose(count, now_ns).untraced(),
+            false => None,
+            true => subsystem.latency_mut().map(|latency| latency.choose_timed(count, now_ns)),
         };
-        self.take_io::<true>(subsystem, id, count, further, space, now_ns, chosen)
+        let chosen = chosen.unwrap_or_default();
+        let taken = self.take_io::<true>(subsystem, id, count, further, space, now_ns, chosen);
+        if taken < count
+            && let (Some(latency), Some(looks)) = (subsystem.latency_mut(), looks)
+        {
+            // The others are fetched again, and counted then.
+            latency.recount(looks, taken, now_ns);
+        }
+        taken
     }
 
     /// Takes `count` commands, and prefetches the `further` entries behind them. Their lines are on the way
     /// while these commands are worked on, never more at once than the cache can wait for. Returns the number
-    /// of commands taken: all of them unless the queues are split (`REMOTE`). Only then some may be `chosen`.
+    /// of commands taken: all of them unless the queues are split (`REMOTE`). Only in this case some are measured, as `chosen`.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "inlined; a structure of them costs instructions")]
     fn take_io<const REMOTE: bool>(

@@ -174,12 +174,17 @@ impl Subsystem {
 
     /// Returns which commands of a batch are measured.
     pub(crate) fn choose(&mut self, count: u32, now_ns: u64) -> Chosen {
-        let chosen = self.latency.as_deref_mut().map(|latency| latency.choose(count, now_ns));
-        let chosen = chosen.unwrap_or_default();
-        if chosen.trace_is_over {
+        let Some(latency) = self.latency.as_deref_mut() else { return Chosen::default() };
+        let chosen = latency.choose(count, now_ns);
+        if latency.trace_is_over() {
             self.end_trace();
         }
         chosen
+    }
+
+    #[inline]
+    pub(crate) fn latency_mut(&mut self) -> Option<&mut Latency> {
+        self.latency.as_deref_mut()
     }
 
     #[inline]

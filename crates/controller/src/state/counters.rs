@@ -110,7 +110,8 @@ const STREAMS: usize = 64;
 /// Returns the place of a stream's own cells.
 #[inline(always)]
 fn place_of(stream: u32) -> usize {
-    (stream ^ stream >> 13) as usize % STREAMS
+    // The upper bits of a product with the golden ratio depend on all bits of the stream.
+    (stream.wrapping_mul(0x9e37_79b1) >> (u32::BITS - STREAMS.ilog2())) as usize
 }
 
 impl DetailCells {

@@ -5,7 +5,7 @@
 
 use crate::state::counters::{CommandCounts, DetailCells, QueueCounts, without_namespace};
 use crate::state::limits::NAMESPACES_MAX;
-use crate::state::sampling::{Chosen, LOW_BITS, Looks, TIMED_EVERY, stamp, unmarked, weight};
+use crate::state::sampling::{Chosen, LOW_BITS, Look, Looks, TIMED_EVERY, unmarked, weight};
 use crate::state::slow::{SlowCommand, Slowest};
 use crate::state::trace::{Sample, Tracer};
 use quanta::Clock;
@@ -308,22 +308,45 @@ impl Latency {
 
     /// Chooses commands of the batch of `count` that was counted last.
     pub(crate) fn choose(&mut self, count: u32, now_ns: u64) -> Chosen {
-        let (index, since) = self.looks.look(count, now_ns);
-        let sample = self.tracer.as_mut().map(|tracer| tracer.sample(since));
-        let (traced, trace_is_over) = match sample {
-            None | Some(Sample::None) => (0, false),
-            Some(Sample::One) => (1, false),
-            Some(Sample::All) => (count, false),
-            Some(Sample::Over) => (0, true),
+        let mut chosen = self.choose_timed(count, now_ns);
+        // A command that is timed in any case, if there is one.
+        let first = match chosen.look {
+            Look { exact: 0, counted: Some((index, _)), .. } => index,
+            _ => 0,
         };
-        let (timed, weight) = match self.is_read {
-            false => (0, 0),
-            true if self.looks.are_at_all() => (count, 1),
-            true => (1, since),
-        };
-        let skipped = if traced.max(timed) > 1 { 0 } else { index };
-        let at = stamp(self.clock.raw(), weight);
-        Chosen { skipped, traced, timed, trace_is_over, at }
+        match self.tracer.as_mut().map(|tracer| tracer.sample(chosen.look.commands)) {
+            None | Some(Sample::None | Sample::Over) => {}
+            Some(Sample::One) => chosen.traced = (first, 1),
+            Some(Sample::All) => chosen.traced = (0, count),
+        }
+        if !self.is_read {
+            (chosen.look.exact, chosen.look.counted) = (0, None);
+        }
+        chosen
+    }
+
+    /// Chooses commands as [`choose`](Self::choose) does, and none for the trace.
+    pub(crate) fn choose_timed(&mut self, count: u32, now_ns: u64) -> Chosen {
+        let look = self.looks.look(count, now_ns);
+        Chosen { look, at: self.clock.raw(), ..Chosen::default() }
+    }
+
+    /// Returns the looks, for [`recount`](Self::recount).
+    pub(crate) fn looks(&self) -> Looks {
+        self.looks.clone()
+    }
+
+    /// Goes back to looks of before a batch, of which only the first `taken` commands were taken.
+    pub(crate) fn recount(&mut self, before: Looks, taken: u32, now_ns: u64) {
+        self.looks = before;
+        if taken > 0 && self.looks.is_due(taken, now_ns) {
+            self.looks.look(taken, now_ns);
+        }
+    }
+
+    /// Returns whether a trace has ended by itself.
+    pub(crate) fn trace_is_over(&self) -> bool {
+        self.tracer.as_ref().is_some_and(|tracer| !tracer.is_on())
     }
 
     pub(crate) fn cells(&self) -> &LatencyCells {
@@ -397,6 +420,8 @@ fn note_slow(cells: &LatencyCells, first: &SubmissionEntry, queue: u16, commands
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::sampling::stamp;
+    use crate::state::trace::{TraceChoice, TraceRing};
     use std::time::Duration;
 
     #[test]
@@ -474,23 +499,63 @@ mod tests {
     }
 
     #[test]
-    fn a_timed_command_counts_for_those_before_it() {
+    fn a_timed_command_counts_for_others() {
         let (clock, time) = Clock::mock();
         let cells = Arc::new(LatencyCells::default());
         let mut latency = Latency::new(clock, Arc::clone(&cells));
         let slab = Slab::new(sluice_command::Limits::new(16, 0)).expect("a slab");
-        // 127 batches of seven have seven looks: at the first command, and at each 127th behind it.
-        for _ in 0..127 {
+        // Two that count for themselves, and seven for 127 each.
+        for _ in 0..128 {
             if latency.is_due(7, 0) {
                 let chosen = latency.choose(7, 0);
-                assert_eq!((chosen.end(), chosen.timed), (chosen.skipped + 1, 1));
-                let stamp = chosen.stamp(chosen.skipped, opcode::READ).expect("it is chosen");
                 time.increment(1_000_u64);
-                latency.add(&Run { stamp, ..run(&latency, 0, 1) }, latency.raw(), &slab);
+                for stamp in (0..7).filter_map(|index| chosen.stamp(index, opcode::READ)) {
+                    latency.add(&Run { stamp, ..run(&latency, 0, 1) }, latency.raw(), &slab);
+                }
             }
         }
         let reads = &LatencyCells::sums([&*cells])[0];
-        assert_eq!((reads.counts.iter().sum::<u64>(), reads.sum_ns), (763, 763_000));
+        assert_eq!((reads.counts.iter().sum::<u64>(), reads.sum_ns), (2 + 7 * 127, 1000 * (2 + 7 * 127)));
+    }
+
+    #[test]
+    fn a_trace_has_one_command_of_its_number() {
+        for every in [1, 16, 128, 200, 512] {
+            for is_measured in [true, false] {
+                let (clock, time) = Clock::mock();
+                time.increment(Duration::from_secs(1));
+                let mut latency = match is_measured {
+                    true => Latency::new(clock.clone(), Arc::default()),
+                    false => Latency::of_trace(clock.clone()),
+                };
+                let ring = Arc::new(TraceRing::new(clock, TraceChoice { every, slow_ns: 0 }));
+                latency.set_tracer(Some(Tracer::new(ring)));
+                let mut traced = 0;
+                for _ in 0..10_240 {
+                    if latency.is_due(10, 0) {
+                        let chosen = latency.choose(10, 0);
+                        traced += (0..10).filter(|&index| chosen.traces(index)).count() as u32;
+                    }
+                }
+                let expected = 102_400 / every;
+                assert!(traced.abs_diff(expected) <= 1, "{traced} of {expected}, one of {every}");
+            }
+        }
+    }
+
+    #[test]
+    fn commands_that_were_not_taken_are_not_counted() {
+        let mut latency = Latency::new(Clock::mock().0, Arc::default());
+        let mut weights = 0;
+        for round in 0..4000 {
+            let before = latency.looks();
+            let chosen = if latency.is_due(8, 0) { latency.choose_timed(8, 0) } else { Chosen::default() };
+            // Of a batch of eight only three commands are taken, or none.
+            let taken = if round % 2 == 0 { 3 } else { 0 };
+            weights += (0..taken).filter_map(|index| chosen.stamp(index, 0)).map(weight).sum::<u64>();
+            latency.recount(before, taken, 0);
+        }
+        assert!((6000 - 126..=6000).contains(&weights), "{weights}");
     }
 
     #[test]

@@ -220,7 +220,7 @@ impl TracedCommand {
 pub(crate) struct Tracer {
     ring: Arc<TraceRing>,
     /// Commands until the next traced one.
-    left: u32,
+    left: i64,
     /// Clock at the last traced command.
     last: u64,
 }
@@ -249,20 +249,18 @@ impl Tracer {
     pub(crate) fn sample(&mut self, count: u32) -> Sample {
         let now = self.ring.clock.raw();
         let is_quiet = self.ring.clock.delta_as_nanos(self.last, now) >= QUIET_NS;
-        if self.left > count && !is_quiet {
-            self.left -= count;
+        self.left -= i64::from(count);
+        if self.left > 0 && !is_quiet {
             return Sample::None;
         }
-        self.sample_now(now)
-    }
-
-    #[cold]
-    fn sample_now(&mut self, now: u64) -> Sample {
         if self.ring.is_over() {
             return Sample::Over;
         }
-        (self.left, self.last) = (self.ring.choice.every, now);
-        if self.ring.choice.every <= 1 { Sample::All } else { Sample::One }
+        let every = i64::from(self.every().max(1));
+        // Commands after the due one count for the next interval, but not those before a pause.
+        self.left = if is_quiet { every } else { (self.left + every).max(1) };
+        self.last = now;
+        if every == 1 { Sample::All } else { Sample::One }
     }
 
     /// Returns whether the trace goes on.

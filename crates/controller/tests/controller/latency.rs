@@ -103,9 +103,10 @@ fn a_timed_command_counts_for_many_and_counters_are_exact() {
     assert_eq!(sums.iter().map(|sum| sum.sum_ns).sum::<u64>(), 0, "no command took any time");
     let timed = |cells| counted(cells).iter().sum::<u64>();
     assert!((800 - 126..=800).contains(&timed(&cells)), "{}", timed(&cells));
+    let before = timed(&cells);
     host.now_ns += MS;
     assert_eq!(host.io(flush()), Status::SUCCESS);
-    assert_eq!(timed(&cells), 801, "the next one counts for all before it");
+    assert_eq!((timed(&cells), counted(&cells)[2]), (before + 1, 1), "the first after a pause");
     let namespaces = LatencyCells::namespaces([&*cells]);
     let queues = LatencyCells::queues([&*cells]);
     for counts in [namespaces[0].1, queues[0].counts] {
@@ -141,4 +142,23 @@ fn a_slow_command_is_noted_with_its_blocks() {
     assert_eq!((slowest.ns, slowest.opcode, slowest.nsid), (5 * MS, io::READ, 1));
     assert_eq!((slowest.slba, slowest.blocks, slowest.sq), (2, 3, 1));
     assert_eq!((cells.slow(), cells.take_slowest()), (2, None));
+}
+
+#[test]
+fn failures_of_a_batch_are_logged_in_their_order() {
+    for measured in [false, true] {
+        let model = Model::new(64);
+        let mut host = Host::with_io(&model);
+        if measured {
+            host.controller.subsystem.measure_latency(LatencyClock::mock().0, Arc::default());
+        }
+        let buffer = host.allocate(4096);
+        let bad = |host: &mut Host, slba| host.submit(1, io_entry(io::READ, slba, 1, buffer));
+        let ids: Vec<u16> = [1, 64, 2, 65, 3].map(|slba| bad(&mut host, slba)).into();
+        host.run();
+        assert_eq!(host.reap_all(1).len(), 5);
+        let log = host.admin_read(get_log(LogId::ERROR_INFORMATION, 128), 128).expect("a log");
+        let [newest, before] = [0, 64].map(|at| u16::from_le_bytes([log[at + 10], log[at + 11]]));
+        assert_eq!([before, newest], [ids[1], ids[3]], "{measured}");
+    }
 }

@@ -49,6 +49,21 @@ fn exchange(to: SocketAddr, request: &str) -> String {
 }
 
 #[test]
+fn writes_and_their_flushes_are_both_timed() {
+    let daemon = daemon("latency = true");
+    let mut host = daemon.host("d");
+    let mut disk = namespace(&mut host, 1);
+    for _ in 0..20 {
+        disk.write(0, &[7; 4096]).expect("it is in range");
+        disk.flush().expect("nothing is wrong");
+        // The first two commands of a millisecond are timed.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    wait_for("all commands", || count(&metrics(&daemon), "flush") == Some(20));
+    assert_eq!(count(&metrics(&daemon), "write"), Some(20));
+}
+
+#[test]
 fn commands_of_a_drive_are_in_its_histograms() {
     // With `slow_ms` each command is timed.
     let daemon = daemon("latency = true\nslow_ms = 60000");

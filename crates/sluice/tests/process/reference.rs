@@ -32,8 +32,8 @@ Labels: `sluice_drive_...` has `drive`. `sluice_device_...` has `drive`, `nsid`,
 on NVMe devices. `sluice_reactor_...` has `reactor`, counted from 0. The load of a reactor is the growth of its `busy_seconds_total` in an interval.
 
 `sluice_drive_command_duration_seconds` has `drive` and `operation`: `read`, `write`, `flush`, or `other` for all other I/O commands.
-Of the commands one of 127 is timed, and counts for all since the last timed one. After a millisecond the next one is timed, so counts
-are exact for drives with less than 1,000 commands a second. With `slow_ms` each command is timed.
+The first two commands of a millisecond are timed. Of the others one of 127 is timed, and counts for all 127. So counts and sums of busy drives are
+estimates: the counters of namespaces and queues are exact. With `slow_ms` each command is timed.
 There are samples with `latency = true` in [`[metrics]`](configuration.md#metrics).
 
 With `latency = true` there are counters of namespaces and queues, and with `layers = true` of layers. `sluice_namespace_...` has `drive` and `nsid`, and its histogram
