@@ -160,7 +160,7 @@ impl Controller {
     ///
     /// All entries of a batch are written one after the other: the host's core takes a line of the completion
     /// queue away as soon as it sees an entry in it. Every store after an entry waits for its line.
-    #[inline]
+    #[inline(always)]
     fn post_last(&mut self, subsystem: &mut Subsystem, command: &Command, all: bool) -> bool {
         let slot = subsystem.slab().slot(command);
         let (origin, status) = (slot.origin, slot.status);
