@@ -84,13 +84,14 @@ pub(crate) fn kill(mut monitor: Child, after: Duration, at_work: bool) -> Vec<(u
         };
         lines.filter_map(|line| said(&line)).inspect(tell).collect::<Vec<_>>()
     });
-    if at_work {
-        begins.recv_timeout(LIMIT).expect("a write is acknowledged");
-    }
+    let began = if at_work { begins.recv_timeout(LIMIT) } else { Ok(()) };
     std::thread::sleep(after);
+    // Also if the test fails: a monitor that stays keeps the output of the test program open.
     monitor.kill().expect("it is ours");
     monitor.wait().expect("it is ours");
-    reader.join().expect("it reads")
+    let printed = reader.join().expect("it reads");
+    began.expect("a write is acknowledged");
+    printed
 }
 
 /// Parses a line into a block and its number. Returns none for a line that was cut off.
