@@ -48,7 +48,7 @@ pub(crate) struct Context<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Open,
-    /// A Disconnect command was executed: its response is the last one sent.
+    /// The last response is queued, that to Disconnect for instance. Received bytes are dropped.
     Leaving,
     /// The reason of the end is being sent to the host. Received bytes are dropped.
     Terminating {
@@ -259,10 +259,12 @@ impl Connection {
         self.tls.as_ref().map(|stream| stream.suite())
     }
 
-    /// Ends the connection after the last queued response.
+    /// Ends the connection after the last queued response. Received commands are dropped, and no response follows.
     pub(crate) fn leave(&mut self) {
         if self.phase == Phase::Open {
             self.phase = Phase::Leaving;
+            self.transmit.finish();
+            (self.staged, self.held) = (0..0, None);
         }
     }
 
@@ -313,7 +315,7 @@ impl Connection {
         };
         self.reclaim.note_receive(context.now_ns);
         self.received_pieces = bytes / PIECE;
-        if !self.is_open() {
+        if self.phase != Phase::Open {
             return Ok(());
         }
         if let Some(stream) = &mut self.tls {
@@ -403,7 +405,7 @@ impl Connection {
             return self.io.receive(&self.socket, &[stream.inbox()], soon, self.task, token);
         }
         let staging = self.memory.segment(self.memory.staging(), STAGING);
-        let is_open = self.is_open();
+        let is_open = self.phase == Phase::Open;
         let direct = match (self.decoder.place(), &self.payload) {
             (Place::Payload(left), Some(payload)) if is_open => {
                 Some(self.memory.segment(payload.at, left as usize))

@@ -22,7 +22,12 @@ pub(super) fn execute(connection: &mut Connection, number: u16, context: &mut Co
         None if authenticate::is_authentication(&entry) => authenticate::check(connection, &entry),
         None if entry.opcode == fabrics::OPCODE => {
             let outcome = fabrics_command(connection, &entry, context);
-            return connection.answer(number, outcome.unwrap_or_else(Outcome::failed));
+            let is_left = outcome.is_ok() && Fctype::of(&entry) == Fctype::DISCONNECT;
+            connection.answer(number, outcome.unwrap_or_else(Outcome::failed));
+            if is_left {
+                connection.leave();
+            }
+            return;
         }
         None => check(connection, &entry, context),
     };
@@ -101,10 +106,8 @@ fn fabrics_command(
         // Connect was the first command of the connection.
         (Fctype::CONNECT, _) => Err(Status::COMMAND_SEQUENCE_ERROR),
         (Fctype::DISCONNECT, 0) => Err(Status::INVALID_QUEUE_TYPE),
-        (Fctype::DISCONNECT, _) => {
-            connection.leave();
-            Ok(Outcome::default())
-        }
+        // The connection ends after the response.
+        (Fctype::DISCONNECT, _) => Ok(Outcome::default()),
         _ => Err(Status::INVALID_OPCODE),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::capsule::Transfer;
 use super::close_reason::CloseReason;
-use super::connection::{Connection, Context};
+use super::connection::{Connection, Context, Phase};
 use super::execute;
 use super::slots::{Outcome, Stage};
 use sluice_nvme::{Status, SubmissionEntry};
@@ -32,16 +32,18 @@ impl From<Violation> for CloseReason {
 }
 
 impl Connection {
-    /// Processes all staged bytes, as long as capsules find slots. Returns the number of PDUs.
+    /// Processes all staged bytes, as long as capsules find slots and the host has not left the queue. Returns the
+    /// number of PDUs.
     pub(crate) fn take_staged(&mut self, context: &mut Context<'_>) -> Result<usize, CloseReason> {
         let mut work = 0;
-        loop {
+        while self.phase == Phase::Open {
             if let Some((entry, length)) = self.held.take() {
                 if !self.admit(entry, length, context)? {
                     self.held = Some((entry, length));
                     break;
                 }
                 work += 1;
+                continue;
             }
             if self.staged.is_empty() && !self.next_record()? {
                 break;

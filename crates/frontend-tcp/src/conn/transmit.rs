@@ -65,6 +65,11 @@ impl Transmit {
         self.queue.is_empty() && self.segments.is_empty()
     }
 
+    /// Ignores items from now on. Queued items are still sent.
+    pub(super) fn finish(&mut self) {
+        self.is_ending = true;
+    }
+
     /// Discards all queued items, and appends `last` to the segments being sent. Over TLS, close_notify
     /// follows these segments.
     pub(super) fn end(&mut self, last: Option<Segment>) {

@@ -1,6 +1,8 @@
 //! Service for conforming hosts.
 
-use super::host::{CC_ENABLE, Connect, Host, Link, apart, entry, fabrics, in_capsule, transfer};
+use super::host::{
+    CC_ENABLE, Connect, Host, Link, apart, entry, fabrics, in_capsule, transfer, write_in_capsule,
+};
 use super::rig::{DISK, QUEUES, Rig, SIZE, SLOW, eventually};
 use sluice_frontend::Drive;
 use sluice_frontend_tcp::Hosts;
@@ -251,8 +253,12 @@ fn a_queue_comes_and_goes_by_itself() {
     for round in 0..20u8 {
         assert_eq!(host.io[0].write(1, 0, &[round; 512]), Status::SUCCESS);
         if round % 2 == 0 {
-            let response = host.io[0].command(&fabrics(Fctype::DISCONNECT));
-            assert_eq!(response.status(), Status::SUCCESS);
+            // A write in the same segment of the stream is not executed, and has no response.
+            let disconnect = host.io[0].capsule(&fabrics(Fctype::DISCONNECT), &[]);
+            let behind = host.io[0].capsule(&write_in_capsule(6, 0, 512), &[0xee; 512]);
+            host.io[0].send(&[disconnect, behind].concat());
+            let response = host.io[0].response();
+            assert_eq!((response.cid, response.status()), (77, Status::SUCCESS));
             assert!(host.io[0].is_over());
         }
         let mut next = Link::open(rig.address, Digests::NONE);

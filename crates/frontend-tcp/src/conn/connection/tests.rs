@@ -8,7 +8,6 @@ use sluice_nvme::fabrics::{Connect, Fctype, OPCODE};
 use sluice_nvme::{CompletionEntry, Status};
 use sluice_nvme_tcp::Digests;
 use sluice_reactor::{ReactorConfig, ReactorHandle};
-use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use zerocopy::FromBytes;
@@ -140,29 +139,64 @@ fn results_of_receives_and_sends_end_a_connection() {
     });
 }
 
+/// Takes the PDUs that the connection sends next, and completes their send. Returns the command identifiers of responses.
+fn take_responses(connection: &mut Connection) -> (Vec<u16>, Result<(), CloseReason>) {
+    let Connection { transmit, slots, memory, agreed, .. } = &mut *connection;
+    let mut bytes = Vec::new();
+    for segment in transmit.prepare(slots, memory, agreed) {
+        let at = bytes.len();
+        bytes.resize(at + segment.len() as usize, 0);
+        segment.read(&mut bytes[at..]);
+    }
+    let cid = |pdu: &[u8]| CompletionEntry::read_from_bytes(&pdu[8..]).expect("a response").cid;
+    let cids = bytes.chunks(24).map(cid).collect();
+    (cids, connection.sent(bytes.len() as i32))
+}
+
 /// Conformance: Base 6.4, the response to Disconnect is the last one on its queue.
 #[test]
 fn a_queue_is_left_after_its_last_response() {
-    let heard = with_connection(1, |connection, context, far| {
-        connected(connection);
-        stage(connection, context, &[capsule(OPCODE, 5), capsule(0, 6)].concat()).expect("it is open");
-        assert_eq!(connection.take_staged(context), Ok(4));
+    with_connection(1, |connection, context, _far| {
+        let outstanding = SubmissionEntry { cid: 4, ..SubmissionEntry::default() };
+        let outstanding = connection.slots.take(&outstanding).expect("a slot");
+        connection.answer(0, Outcome::default());
+        assert_eq!(take_responses(connection), (vec![9], Ok(())), "the Connect command");
+        let last = [capsule(0, 3), capsule(OPCODE, 5), capsule(0, 6), capsule(0, 7)].concat();
+        stage(connection, context, &last).expect("it is open");
+        assert_eq!(connection.take_staged(context), Ok(4), "two PDUs and their commands");
         assert_eq!(connection.phase, Phase::Leaving);
         assert!(connection.is_open() && connection.deadline_ns().is_none());
-        connection.start();
-        assert_eq!(connection.sent(24), Ok(()), "another is left");
-        assert_eq!(connection.sent(24), Err(CloseReason::ByHost));
-        connection.close();
-        assert!(!connection.is_over(), "operations are in flight");
-        far
+        // A host that goes on to send does not postpone the end.
+        for bytes in [capsule(0, 8), capsule(0, 8)[..30].to_vec()] {
+            stage(connection, context, &bytes).expect("it is open");
+            assert_eq!(connection.take_staged(context), Ok(0));
+            assert!(connection.staged.is_empty() && connection.held.is_none());
+        }
+        // The command before Disconnect ends behind it.
+        connection.answer(outstanding, Outcome::default());
+        assert_eq!(take_responses(connection), (vec![3, 5], Err(CloseReason::ByHost)));
+        assert!(connection.is_idle() && !connection.has_work());
+        assert_eq!(connection.take_staged(context), Ok(0));
     });
-    let (mut far, mut bytes) = (heard, Vec::new());
-    // The reactor may have sent the responses before the socket was shut down, or not.
-    far.read_to_end(&mut bytes).expect("the end");
-    for response in bytes.chunks(24).skip(1) {
-        let entry = CompletionEntry::read_from_bytes(&response[8..]).expect("a capsule");
-        assert!([5, 6].contains(&entry.cid));
-    }
+}
+
+/// Sends two commands while one slot is about to be free. The first of them is Disconnect: the other is never executed.
+#[test]
+fn a_command_that_waits_behind_disconnect_is_dropped() {
+    with_connection(1, |connection, context, _far| {
+        stage(connection, context, &[capsule(OPCODE, 5), capsule(0, 6)].concat()).expect("it is open");
+        while connection.slots.has_free() {
+            let other = SubmissionEntry { cid: 4, ..SubmissionEntry::default() };
+            connection.slots.take(&other).expect("a slot");
+        }
+        connection.answer(0, Outcome::default());
+        assert_eq!(connection.take_staged(context), Ok(1), "the capsule waits for a slot");
+        assert!(connection.held.is_some());
+        assert_eq!(take_responses(connection), (vec![9], Ok(())));
+        assert_eq!(connection.take_staged(context), Ok(1), "the command");
+        assert_eq!((connection.phase, connection.staged.len()), (Phase::Leaving, 0));
+        assert_eq!(take_responses(connection), (vec![5], Err(CloseReason::ByHost)));
+    });
 }
 
 #[test]
