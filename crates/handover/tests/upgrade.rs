@@ -240,13 +240,15 @@ fn other_programs_are_refused_in_words() {
 #[test]
 fn no_process_of_a_killed_successor_is_left() {
     let note = std::env::temp_dir().join(format!("sluice-upgrade-{}", std::process::id()));
-    let script = format!("sleep 1000 & echo $! > {}; exec sleep 1000", note.display());
-    let hasty = Limits { greeting: Duration::from_secs(1), ..LIMITS };
-    upgrade_to("/bin/sh", &["-c", &script], hasty);
+    // The greeting is wrong, and follows the note.
+    let script = format!("sleep 1000 & echo $! > {}; echo hello >&0; exec sleep 1000", note.display());
+    let error = upgrade_to("/bin/sh", &["-c", &script], LIMITS).to_string();
+    assert!(error.contains("no daemon of this kind"), "{error}");
     let process = std::fs::read_to_string(&note).expect("it was started");
     std::fs::remove_file(&note).expect("it is there");
+    let process: u32 = process.trim().parse().expect("the number of a process");
     // A process without a parent that waits for it is a zombie.
-    let state = std::fs::read_to_string(format!("/proc/{}/stat", process.trim())).unwrap_or_default();
+    let state = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let is_over = state.is_empty() || state.split_whitespace().nth(2) == Some("Z");
     assert!(is_over, "it lives: {state}");
 }
