@@ -93,8 +93,17 @@ impl Shared {
     }
 
     /// Flushes the file on a thread that may block, in a turn of its own.
-    pub(super) fn flush(&self, mut sync: impl FnMut() -> io::Result<()>) -> io::Result<()> {
-        wait_until(|| self.take_turn());
+    pub(super) fn flush(&self, sync: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+        self.flush_with(sync, thread::sleep)
+    }
+
+    /// Flushes the file as [`flush`](Self::flush) does, with this pause before each further check.
+    fn flush_with(
+        &self,
+        mut sync: impl FnMut() -> io::Result<()>,
+        mut pause: impl FnMut(Duration),
+    ) -> io::Result<()> {
+        wait_until(|| self.take_turn(), &mut pause);
         if !self.has_lost() {
             // An interrupted call has reported nothing.
             let failed = std::iter::repeat_with(&mut sync)
@@ -107,7 +116,7 @@ impl Shared {
                 return Err(error);
             }
             self.end_turn();
-            wait_until(|| self.has_lost() || !self.is_in_doubt(before));
+            wait_until(|| self.has_lost() || !self.is_in_doubt(before), &mut pause);
         } else {
             self.end_turn();
         }
@@ -118,10 +127,10 @@ impl Shared {
     }
 }
 
-fn wait_until(is_so: impl Fn() -> bool) {
+fn wait_until(is_so: impl Fn() -> bool, pause: &mut impl FnMut(Duration)) {
     let mut look_ns = LOOK_NS;
     while !is_so() {
-        thread::sleep(Duration::from_nanos(look_ns));
+        pause(Duration::from_nanos(look_ns));
         look_ns = (2 * look_ns).min(LOOK_MAX_NS);
     }
 }
@@ -184,6 +193,7 @@ impl Drop for Run {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
     use std::collections::VecDeque;
 
     fn error(kind: io::ErrorKind) -> io::Result<()> {
@@ -204,28 +214,66 @@ mod tests {
         assert!(shared.take_turn(), "the turn is free");
     }
 
+    /// Ends another fdatasync after some checks, and settles a doubt after some more, with a loss and without one.
     #[test]
     fn a_flush_of_another_thread_waits_for_its_turn_and_for_doubts() {
-        let shared = Shared::default();
-        let doubt = shared.raise();
-        assert!(shared.take_turn());
-        let began = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let flush = scope.spawn(|| {
-                shared.flush(|| {
-                    began.store(true, Release);
-                    Ok(())
-                })
+        for has_lost in [false, true] {
+            let shared = Shared::default();
+            let doubt = shared.raise();
+            assert!(shared.take_turn());
+            let began = Cell::new(0);
+            let mut delays = Vec::new();
+            let sync = || {
+                began.set(began.get() + 1);
+                Ok(())
+            };
+            let flushed = shared.flush_with(sync, |delay| {
+                delays.push(delay.as_nanos() as u64 / LOOK_NS);
+                assert_eq!(
+                    began.get(),
+                    u32::from(delays.len() > 3),
+                    "another one runs, then a write is in doubt"
+                );
+                match delays.len() {
+                    1..3 => assert!(shared.is_wanted()),
+                    3 => shared.end_turn(),
+                    4..12 => assert!(!shared.is_wanted()),
+                    12 => {
+                        if has_lost {
+                            shared.lose();
+                        }
+                        shared.settle(doubt);
+                    }
+                    more => panic!("it waits for nothing, {more} times"),
+                }
             });
-            wait_until(|| shared.is_wanted());
-            assert!(!began.load(Acquire), "another one runs");
-            shared.end_turn();
-            wait_until(|| began.load(Acquire));
-            assert!(!flush.is_finished(), "a write is in doubt");
-            shared.lose();
-            shared.settle(doubt);
-            flush.join().expect("no panic").expect_err("the flush of the write had failed");
-        });
+            assert_eq!(flushed.is_err(), has_lost);
+            assert_eq!(delays, [1, 2, 4, 1, 2, 4, 8, 16, 32, 64, 100, 100], "they double up to a limit");
+            assert_eq!(began.get(), 1);
+            assert!(shared.take_turn(), "the turn is free");
+        }
+    }
+
+    #[test]
+    fn a_flush_of_another_thread_does_not_wait_for_doubts_that_are_raised_after_it() {
+        let shared = Shared::default();
+        shared.flush_with(|| Ok(()), |_| panic!("it waits")).expect("nothing is in doubt");
+        let (first, second) = (shared.raise(), shared.raise());
+        let mut looks = 0;
+        let flushed = shared.flush_with(
+            || Ok(()),
+            |_| {
+                looks += 1;
+                shared.raise();
+                match looks {
+                    1 => shared.settle(second),
+                    2 => shared.settle(first),
+                    _ => panic!("it waits for a later write"),
+                }
+            },
+        );
+        flushed.expect("both are settled");
+        assert_eq!(looks, 2);
     }
 
     #[test]
