@@ -462,12 +462,20 @@ mod tests {
             receiver.iter().inspect(|order| _ = begin(order)).collect::<Vec<_>>().len()
         });
         let soon = Duration::from_millis(20);
+        // The thread may be late, and the order is withdrawn then.
+        const ATTEMPTS: usize = 3000;
         let is_busy = |fault: &MaintenanceFault| matches!(fault, MaintenanceFault::Busy { .. });
         let save = || maintenance.save_within(soon).expect_err("there is no answer");
-        let fault = std::iter::repeat_with(save).find(|fault| !is_busy(fault)).expect("it is begun once");
+        let fault = std::iter::repeat_with(save)
+            .take(ATTEMPTS)
+            .find(|fault| !is_busy(fault))
+            .expect("it is begun once");
         assert!(!fault.is_after_reset(), "{fault}");
         let reset = || maintenance.reset_within(soon).expect_err("there is no answer");
-        let fault = std::iter::repeat_with(reset).find(|fault| !is_busy(fault)).expect("it is begun once");
+        let fault = std::iter::repeat_with(reset)
+            .take(ATTEMPTS)
+            .find(|fault| !is_busy(fault))
+            .expect("it is begun once");
         assert!(fault.is_after_reset(), "{fault}");
         drop(maintenance);
         thread.join().expect("no panic");
