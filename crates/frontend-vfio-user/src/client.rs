@@ -379,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_policy_says_who_may_map_the_doorbells() {
+    fn a_policy_decides_which_clients_map_the_doorbells() {
         let with = |max_msg_fds| Some(Capabilities { max_msg_fds, ..Capabilities::default() });
         for (capabilities, auto, mapped) in
             [(None, true, true), (with(0), false, false), (with(1), false, true), (with(8), false, true)]

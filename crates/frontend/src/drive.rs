@@ -227,7 +227,7 @@ impl Task for Drive {
         if self.sink.is_some() && self.frontends.iter().any(|frontend| frontend.needs_record()) {
             self.keep_record(now_ns);
         }
-        match self.frontends.leave_turn(served) {
+        match self.frontends.needs_own_turn(served) {
             // Layers receive events of their devices and functions without a host, too.
             true => served.work + self.subsystem.turn(&self.no_memory, now_ns),
             false => served.work,

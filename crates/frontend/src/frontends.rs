@@ -130,7 +130,7 @@ impl<F: Frontend + ?Sized> Frontends<F> {
 
     /// Returns whether the backend needs a turn of its own after that of the front-ends: no host has given it one. While they
     /// are suspended it has none: a function must not start in a process that may not get the drive.
-    pub fn leave_turn(&self, served: Served) -> bool {
+    pub fn needs_own_turn(&self, served: Served) -> bool {
         served.is_vacant && !self.are_suspended()
     }
 
@@ -280,7 +280,7 @@ mod tests {
             frontends.push(scripted('a', 0, true, SLEEP));
             frontends.push(Box::new(Scripted { is_suspended, ..*scripted('b', 0, is_vacant, SLEEP) }));
             let served = frontends.turn(&mut Log::new(), 0);
-            assert_eq!(frontends.leave_turn(served), expected, "{is_vacant} {is_suspended}");
+            assert_eq!(frontends.needs_own_turn(served), expected, "{is_vacant} {is_suspended}");
         }
     }
 

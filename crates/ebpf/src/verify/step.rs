@@ -300,7 +300,7 @@ mod tests {
 
     /// Checks what is left of two registers on both sides of each comparison.
     #[test]
-    fn a_comparison_tells_on_each_side() {
+    fn a_comparison_limits_registers_on_each_side() {
         let (dst, src) = (Reg::RETURN, Reg::arguments()[0]);
         let sides = |cond, width, a, b: Value, is_zero: bool| {
             let mut state = State::start([b, Value::Uninit, Value::Uninit, Value::Uninit, Value::Uninit]);

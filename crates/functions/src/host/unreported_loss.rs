@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_has_told_one_host_has_not_told_the_others() {
+    fn a_loss_reported_to_one_host_is_reported_to_the_others() {
         let mut loss = UnreportedLoss::default();
         [0, 1].into_iter().for_each(|host| loss.see(&of(host)));
         loss.raise(5);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_no_host_heard_of_fails_the_flush_at_the_end() {
+    fn an_unreported_loss_fails_the_flush_at_the_end() {
         let at_end = Origin { sq: Origin::INTERNAL_SQ, ..of(Origin::SUBSYSTEM) };
         let mut loss = UnreportedLoss::default();
         loss.owe();
