@@ -451,6 +451,8 @@ mod tests {
     /// Sends orders that are begun and never answered: only after a reset the controller may be another one.
     #[test]
     fn an_order_without_an_answer_is_no_reset_unless_it_was_one() {
+        /// The thread may be late, and an order is withdrawn then.
+        const ATTEMPTS: usize = 3000;
         let (maintenance, receiver, _) = ends();
         let thread = std::thread::spawn(move || {
             let begin = |order: &Order| match order {
@@ -462,8 +464,6 @@ mod tests {
             receiver.iter().inspect(|order| _ = begin(order)).collect::<Vec<_>>().len()
         });
         let soon = Duration::from_millis(20);
-        // The thread may be late, and the order is withdrawn then.
-        const ATTEMPTS: usize = 3000;
         let is_busy = |fault: &MaintenanceFault| matches!(fault, MaintenanceFault::Busy { .. });
         let save = || maintenance.save_within(soon).expect_err("there is no answer");
         let fault = std::iter::repeat_with(save)
