@@ -118,6 +118,12 @@ impl Origin {
     pub fn is_host(&self) -> bool {
         self.sq != Self::LAYER.sq
     }
+
+    /// Returns whether the subsystem made the command itself. The daemon gets the status of such a Flush at the
+    /// end of a drive.
+    pub fn is_of_subsystem(&self) -> bool {
+        (self.sq, self.controller) == (Self::INTERNAL_SQ, Self::SUBSYSTEM)
+    }
 }
 
 /// Path of a command in the router, and the classifier's values for the layers there. Children have their

@@ -88,7 +88,7 @@ impl FunctionControl {
 impl PreparedFunction {
     /// Opens a function of `drive`, in a namespace with blocks of `block_size` bytes. May block. A function
     /// in a process is started, or found. `above` applies to targets right below the layer above the
-    /// function.
+    /// function, and to the function itself.
     pub(super) fn open(
         spec: &FunctionSpec,
         drive: &str,
@@ -114,7 +114,7 @@ impl PreparedFunction {
                 Held { function: None, layers, limits, cached },
             ));
         };
-        let (prepared, control) = open(uif, drive)?;
+        let (prepared, control) = open(uif, drive, above)?;
         let cache = CacheControl::new(uif.translations.clone(), block_size);
         let (about, away, counted) = (uif.about(), Mutex::default(), Mutex::default());
         let (service, jobs, spec) = (uif.service(), Jobs::of(uif), Mutex::new(uif.clone()));
@@ -167,7 +167,7 @@ fn build_layers(
     Ok(())
 }
 
-fn open(spec: &UifSpec, drive: &str) -> Result<(PreparedUif, UifControl), ApiError> {
+fn open(spec: &UifSpec, drive: &str, above: Losses<'_>) -> Result<(PreparedUif, UifControl), ApiError> {
     let config = UifConfig {
         name: drive.to_owned(),
         options: Options::new(spec.options.clone()),
@@ -175,6 +175,7 @@ fn open(spec: &UifSpec, drive: &str) -> Result<(PreparedUif, UifControl), ApiErr
         on_death: spec.on_death.into(),
         size: spec.service().and_then(|service| (service.size)(&Options::new(spec.options.clone()))),
         atomic_write: spec.service().and_then(|it| (it.atomic_write)(&Options::new(spec.options.clone()))),
+        reports_loss_once: above.are_reported_once(),
     };
     match start_of(spec)? {
         Start::InDaemon(function) => PreparedUif::local(config, function)

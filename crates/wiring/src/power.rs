@@ -63,6 +63,11 @@ impl<'a> Losses<'a> {
         self.reported(function.shape().on_loss_in(number))
     }
 
+    /// Returns whether the layer above has copies, so that one report of a loss is enough.
+    pub(super) fn are_reported_once(self) -> bool {
+        self.notice == LossNotice::FailCommand
+    }
+
     fn reported(self, on_loss: OnLoss) -> Self {
         let notice = match on_loss {
             OnLoss::Through => self.notice,

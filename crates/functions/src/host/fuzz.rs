@@ -55,6 +55,7 @@ impl Supervisor {
             on_death,
             size: None,
             atomic_write: None,
+            reports_loss_once: false,
         };
         let instance = Arc::new(InstanceSlot::new(&config.name).expect("descriptors"));
         let layer = PreparedUif::new(&config, properties, Arc::clone(&instance));

@@ -109,7 +109,7 @@ impl PreparedUif {
             arena: None,
             retiring: Vec::new(),
             commands: CommandTable::default(),
-            unreported_loss: UnreportedLoss::default(),
+            unreported_loss: UnreportedLoss::new(self.reports_loss_once),
             waiting: VecDeque::with_capacity(WAITING),
             returning: VecDeque::with_capacity(WAITING),
             out: 0,
@@ -323,14 +323,17 @@ impl Layer for Uif {
     }
 
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
-        let request = &lane.slot(&command).request;
+        let slot = lane.slot(&command);
+        if self.unreported_loss.see(&slot.origin) {
+            self.publish_loss();
+        }
+        let request = &slot.request;
         let empty = request.length == 0 && request.operation != Operation::Flush;
         if empty || self.abandoned || self.properties.interests[request.operation as usize] == Interest::Skip
         {
             return lane.forward(command);
         }
         let request = *request;
-        self.unreported_loss.see(&lane.slot(&command).origin);
         let index = self.commands.open(lane.park(command));
         let state = self.commands.of(index);
         (state.request, state.cookie) = (request, [0; 2]);

@@ -92,6 +92,8 @@ pub struct UifConfig {
     pub size: Option<SizeOf>,
     /// Bytes of a write that is never seen half done, if the function ensures that itself.
     pub atomic_write: Option<u32>,
+    /// Whether the layer above has copies: one failed Flush reports a loss for all hosts.
+    pub reports_loss_once: bool,
 }
 
 /// Function on its way to its reactor.
@@ -102,6 +104,7 @@ pub struct PreparedUif {
     on_death: OnDeath,
     size: Option<SizeOf>,
     atomic_write: Option<u32>,
+    reports_loss_once: bool,
     instance: Arc<InstanceSlot>,
 }
 
@@ -193,8 +196,9 @@ impl PreparedUif {
 
     fn new(config: &UifConfig, properties: Properties, instance: Arc<InstanceSlot>) -> Self {
         let deadline_ns = u64::try_from(config.deadline.as_nanos()).unwrap_or(u64::MAX);
-        let UifConfig { on_death, atomic_write, .. } = *config;
-        Self { properties, deadline_ns, on_death, size: config.size.clone(), atomic_write, instance }
+        let UifConfig { on_death, atomic_write, reports_loss_once, .. } = *config;
+        let size = config.size.clone();
+        Self { properties, deadline_ns, on_death, size, atomic_write, reports_loss_once, instance }
     }
 }
 

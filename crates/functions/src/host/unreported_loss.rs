@@ -1,8 +1,12 @@
 //! Losses of acknowledged writes that were reported to a function and perhaps not to all hosts yet.
 //!
-//! Only the function holds such a loss until the next Flush of a host fails for it. A function that ends
-//! before, by a crash, a restart or a move, does not pass the loss on to the next one. So the layer fails
-//! that Flush. A function fails one Flush for a loss: the layer fails the next one of each other host, too.
+//! Only the function holds such a loss until the next Flush of a host fails for it. A function that ends before,
+//! by a crash, a restart or a move, does not pass the loss on to the next one. So the layer fails that Flush.
+//! A function fails one Flush for a loss. The layer fails the next one of each other host, too. A bit stands for
+//! a controller number and is kept when another host connects to that controller.
+//!
+//! A function above that has copies continues without this one after one report. So one report is enough there,
+//! and every Flush can return it.
 
 use sluice_command::{Operation, Origin, Request};
 use sluice_nvme::Status;
@@ -15,6 +19,8 @@ const AT_END: u64 = 1 << 63;
 
 #[derive(Debug, Default)]
 pub(super) struct UnreportedLoss {
+    /// Whether the layer above has copies, so that one report is for all hosts.
+    reports_once: bool,
     /// Time of the last report to the function that was not followed by a report to a host.
     since_ns: Option<u64>,
     /// Bit per controller whose next Flush is to fail.
@@ -29,6 +35,11 @@ fn bit(origin: &Origin) -> u64 {
 }
 
 impl UnreportedLoss {
+    /// Creates the state of a layer. The layer above has copies if it `reports_once`.
+    pub(super) fn new(reports_once: bool) -> Self {
+        Self { reports_once, ..Self::default() }
+    }
+
     /// Returns whether `status` means that acknowledged writes of a layer below may be lost.
     pub(super) fn is_loss(request: &Request, status: Status) -> bool {
         let is_failed_flush = request.operation == Operation::Flush && !status.is_success();
@@ -40,10 +51,12 @@ impl UnreportedLoss {
         self.since_ns = Some(now_ns);
     }
 
-    /// Notes the controller of a command.
+    /// Notes the controller of a command. Returns whether a loss may be unreported to it.
     #[inline]
-    pub(super) fn see(&mut self, origin: &Origin) {
+    pub(super) fn see(&mut self, origin: &Origin) -> bool {
+        let is_new = self.seen & bit(origin) == 0;
         self.seen |= bit(origin);
+        is_new && self.is_open()
     }
 
     /// Notes a loss whose function is gone already.
@@ -78,8 +91,9 @@ impl UnreportedLoss {
     /// `sent_ns`.
     pub(super) fn flushed(&mut self, status: Status, sent_ns: u64, origin: &Origin) -> Status {
         let (own, told) = match origin.sq == Origin::INTERNAL_SQ {
+            _ if self.reports_once => (ALL, ALL),
             // The Flush at the end of a drive returns the status to the daemon, if no host has it.
-            true if origin.controller == Origin::SUBSYSTEM => (AT_END, AT_END),
+            true if origin.is_of_subsystem() => (AT_END, AT_END),
             // No host gets the status of another internal one.
             true => (0, 0),
             false => (bit(origin), bit(origin) | AT_END),
@@ -109,7 +123,7 @@ mod tests {
     #[test]
     fn a_loss_that_a_function_took_with_it_fails_one_flush_of_each_host() {
         let mut loss = UnreportedLoss::default();
-        [0, 1].into_iter().for_each(|host| loss.see(&of(host)));
+        [0, 1].into_iter().for_each(|host| _ = loss.see(&of(host)));
         assert!(!loss.is_open() && !loss.is_unreported());
         loss.raise(5);
         assert_eq!(
@@ -141,7 +155,7 @@ mod tests {
     #[test]
     fn a_loss_reported_to_one_host_is_reported_to_the_others() {
         let mut loss = UnreportedLoss::default();
-        [0, 1].into_iter().for_each(|host| loss.see(&of(host)));
+        [0, 1].into_iter().for_each(|host| _ = loss.see(&of(host)));
         loss.raise(5);
         assert_eq!(loss.flushed(Status::WRITE_FAULT, 6, &of(0)), Status::WRITE_FAULT);
         assert_eq!(loss.flushed(Status::SUCCESS, 7, &of(0)), Status::SUCCESS);
@@ -162,6 +176,39 @@ mod tests {
         loss.owe();
         assert_eq!(loss.flushed(Status::SUCCESS, 5, &at_end), Status::WRITE_FAULT);
         assert_eq!(loss.flushed(Status::SUCCESS, 6, &at_end), Status::SUCCESS);
+    }
+
+    #[test]
+    fn a_function_above_that_has_copies_gets_one_report() {
+        let at_end = Origin { sq: Origin::INTERNAL_SQ, ..of(Origin::SUBSYSTEM) };
+        for first in [of(0), Origin::LAYER, at_end] {
+            for is_gone in [false, true] {
+                let mut loss = UnreportedLoss::new(true);
+                [0, 1].into_iter().for_each(|host| _ = loss.see(&of(host)));
+                loss.raise(5);
+                let status = if is_gone { Status::SUCCESS } else { Status::WRITE_FAULT };
+                if is_gone {
+                    loss.orphan();
+                }
+                assert_eq!(loss.flushed(status, 6, &first), Status::WRITE_FAULT);
+                assert!(!loss.is_open(), "the member is out");
+                for next in [of(0), of(1), Origin::LAYER, at_end] {
+                    assert_eq!(loss.flushed(Status::SUCCESS, 7, &next), Status::SUCCESS);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_controller_that_sends_its_first_command_after_a_loss_changes_what_is_unreported() {
+        let mut loss = UnreportedLoss::default();
+        assert!(!loss.see(&of(0)), "there is no loss");
+        loss.raise(5);
+        assert_eq!(loss.flushed(Status::WRITE_FAULT, 6, &of(0)), Status::WRITE_FAULT);
+        assert!(!loss.is_unreported());
+        assert!(!loss.see(&of(0)) && loss.see(&of(1)));
+        assert!(loss.is_unreported());
+        assert!(!loss.see(&of(1)), "nothing has changed");
     }
 
     #[test]
