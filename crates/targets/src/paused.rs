@@ -5,7 +5,7 @@
 //! a pause may be longer than the time-out of the host.
 
 use sluice_command::{
-    Aborted, Characteristics, Command, Controllers, Lane, Layer, Operation, Origin, Slot, Ticket,
+    Aborted, Characteristics, Command, Controllers, Lane, Layer, Operation, Slot, Ticket,
 };
 use sluice_nvme::Status;
 use std::collections::VecDeque;
@@ -46,8 +46,7 @@ impl Paused {
 
 /// Returns whether a command is the Flush with which a drive ends. It changes no data.
 fn is_at_end(slot: &Slot) -> bool {
-    let Origin { sq, controller, .. } = slot.origin;
-    slot.request.operation == Operation::Flush && (sq, controller) == (Origin::INTERNAL_SQ, Origin::SUBSYSTEM)
+    slot.request.operation == Operation::Flush && slot.origin.is_of_subsystem()
 }
 
 impl Layer for Paused {
@@ -60,12 +59,12 @@ impl Layer for Paused {
     }
 
     fn submit(&mut self, command: Command, lane: &mut Lane<'_>) {
-        if self.has_failed(lane.now_ns()) {
-            return lane.finish(command, Status::INTERNAL_PATH_ERROR);
-        }
         if is_at_end(lane.slot(&command)) {
             // Nothing that was acknowledged before the pause is lost with the daemon.
             return lane.forward(command);
+        }
+        if self.has_failed(lane.now_ns()) {
+            return lane.finish(command, Status::INTERNAL_PATH_ERROR);
         }
         let ticket = lane.park(command);
         self.waiting.push_back(ticket);
@@ -108,7 +107,7 @@ impl Layer for Paused {
 mod tests {
     use super::*;
     use crate::Null;
-    use sluice_command::{Limits, NodeId, Request, Slab, Stack, StackBuilder, StackError};
+    use sluice_command::{Limits, NodeId, Origin, Request, Slab, Stack, StackBuilder, StackError};
     use sluice_nvme::SubmissionEntry;
 
     const SIZE: u64 = 1 << 20;
@@ -191,6 +190,18 @@ mod tests {
         assert_eq!(bench.done(), [(1, Status::SUCCESS)], "the others wait");
         bench.resume();
         assert_eq!(bench.done(), [0, 2].map(|cid| (cid, Status::SUCCESS)));
+    }
+
+    #[test]
+    fn the_flush_at_the_end_of_a_drive_passes_a_pause_whose_time_is_over() {
+        let mut bench = Bench::new();
+        bench.pause(Some(0));
+        let internal = Origin { sq: Origin::INTERNAL_SQ, ..Origin::default() };
+        bench.submit_from(internal, 1);
+        bench.submit_from(Origin { controller: Origin::SUBSYSTEM, ..internal }, 1);
+        let mut done = bench.done();
+        done.sort_by_key(|(cid, _)| *cid);
+        assert_eq!(done, [(0, Status::INTERNAL_PATH_ERROR), (1, Status::SUCCESS)]);
     }
 
     #[test]
