@@ -218,7 +218,7 @@ impl Unflushed {
         // No host gets the status of an internal Flush. The internal Flush at the end of a drive returns the
         // status to the daemon, if no host was notified.
         let is_internal = origin.sq == Origin::INTERNAL_SQ;
-        let is_at_end = is_internal && origin.controller == Origin::SUBSYSTEM;
+        let is_at_end = origin.is_of_subsystem();
         if is_internal && !is_at_end || is_at_end && self.was_reported.load(Relaxed) {
             return None;
         }
