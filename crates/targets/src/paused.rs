@@ -4,9 +4,7 @@
 //! The controller answers a command that waits for longer than its host is going to, with Command Interrupted. So
 //! a pause may be longer than the time-out of the host.
 
-use sluice_command::{
-    Aborted, Characteristics, Command, Controllers, Lane, Layer, Operation, Slot, Ticket,
-};
+use sluice_command::{Aborted, Characteristics, Command, Controllers, Lane, Layer, Operation, Slot, Ticket};
 use sluice_nvme::Status;
 use std::collections::VecDeque;
 

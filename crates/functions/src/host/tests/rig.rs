@@ -103,7 +103,15 @@ impl Layer for Guard {
 pub(super) fn config(on_death: OnDeath) -> UifConfig {
     let deadline = Duration::from_secs(1);
     let (options, size, atomic_write) = (Options::default(), None, None);
-    UifConfig { name: "test".to_owned(), options, deadline, on_death, size, atomic_write, reports_loss_once: false }
+    UifConfig {
+        name: "test".to_owned(),
+        options,
+        deadline,
+        on_death,
+        size,
+        atomic_write,
+        reports_loss_once: false,
+    }
 }
 
 pub(super) struct Rig {
