@@ -26,7 +26,7 @@ impl Outcome {
             return Outcome::Moved(result.cast_unsigned());
         }
         match -result {
-            libc::EINTR | libc::EAGAIN | libc::ECANCELED => Outcome::Again,
+            errno if is_interrupted(errno.into()) => Outcome::Again,
             libc::ENOSPC | libc::EDQUOT => Outcome::Full,
             libc::EINVAL => Outcome::Misaligned,
             libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV if moves_no_data(operation) => {
@@ -43,6 +43,11 @@ impl Outcome {
             _ => Outcome::Failed(media_error(operation)),
         }
     }
+}
+
+/// Returns whether an operation with this errno was interrupted, and is to be repeated.
+pub(super) fn is_interrupted(errno: i64) -> bool {
+    [libc::EINTR, libc::EAGAIN, libc::ECANCELED].map(i64::from).contains(&errno)
 }
 
 fn moves_no_data(operation: Operation) -> bool {

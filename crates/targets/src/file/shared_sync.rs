@@ -1,5 +1,6 @@
 //! State of the fdatasyncs of a file, shared by all its targets and by threads that flush the file themselves.
 
+use super::outcome::is_interrupted;
 use sluice_reactor::Results;
 use std::collections::BTreeSet;
 use std::sync::atomic::{
@@ -7,7 +8,7 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
 /// First delay before the next check whether another fdatasync of the same file has ended, ns.
@@ -15,6 +16,10 @@ pub(super) const LOOK_NS: u64 = 50_000;
 
 /// Maximum of that delay, which doubles with each check, ns.
 pub(super) const LOOK_MAX_NS: u64 = 5_000_000;
+
+/// Time for which a target or thread gives way to another that waits after its own fdatasync, ns. It is longer than
+/// that one's delay between two checks.
+pub(super) const WAY_NS: u64 = 2 * LOOK_MAX_NS;
 
 /// State of the fdatasyncs of a file.
 #[derive(Debug, Default)]
@@ -30,6 +35,8 @@ pub(super) struct Shared {
     count: AtomicUsize,
     /// Open doubts, locked only after a failure.
     open: Mutex<BTreeSet<Doubt>>,
+    /// End of the last turn of a thread, locked only by threads that may block.
+    thread_turn: Mutex<Option<Instant>>,
 }
 
 /// Number of a write that failed with FUA, while it is open whether its flush failed, and with it data of
@@ -92,30 +99,46 @@ impl Shared {
         self.runs.store(false, Release);
     }
 
-    /// Flushes the file on a thread that may block, in a turn of its own.
+    /// Flushes the file on a thread that may block, in a turn of its own. Threads give way to others after a turn.
     pub(super) fn flush(&self, sync: impl FnMut() -> io::Result<()>) -> io::Result<()> {
-        self.flush_with(sync, thread::sleep)
+        self.flush_with(Duration::from_nanos(WAY_NS), sync, thread::sleep)
     }
 
-    /// Flushes the file as [`flush`](Self::flush) does, with this pause before each further check.
+    /// Returns the end of the last turn of a thread.
+    fn thread_turn(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.thread_turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the turn of a thread.
+    fn end_thread_turn(&self) {
+        *self.thread_turn() = Some(Instant::now());
+        self.end_turn();
+    }
+
+    /// Flushes the file as [`flush`](Self::flush) does, with this time for others after the last turn of a thread, and
+    /// with this pause before each further check.
     fn flush_with(
         &self,
+        way: Duration,
         mut sync: impl FnMut() -> io::Result<()>,
         mut pause: impl FnMut(Duration),
     ) -> io::Result<()> {
+        let last = *self.thread_turn();
+        let has_given_way = || !self.is_wanted() || last.is_none_or(|last| last.elapsed() >= way);
+        wait_until(has_given_way, &mut pause);
         wait_until(|| self.take_turn(), &mut pause);
         if !self.has_lost() {
-            // An interrupted call has reported nothing.
+            // An interrupted fdatasync reports no lost write.
             let failed = std::iter::repeat_with(&mut sync)
                 .find(|result| !matches!(result, Err(error) if error.kind() == io::ErrorKind::Interrupted))
                 .and_then(Result::err);
             let before = self.next_doubt();
             if let Some(error) = failed {
                 self.lose();
-                self.end_turn();
+                self.end_thread_turn();
                 return Err(error);
             }
-            self.end_turn();
+            self.end_thread_turn();
             wait_until(|| self.has_lost() || !self.is_in_doubt(before), &mut pause);
         } else {
             self.end_turn();
@@ -161,12 +184,13 @@ impl Run {
         let state = self.state.swap(ABANDONED, AcqRel);
         if state != RUNNING {
             self.state.store(IDLE, Release);
-            self.conclude(state >= 0);
+            self.conclude(state);
         }
     }
 
-    fn conclude(&self, succeeded: bool) {
-        if !succeeded {
+    /// Ends the turn of a target that is gone. A failed fdatasync has lost writes; an interrupted one reports none.
+    fn conclude(&self, result: i64) {
+        if result < 0 && !is_interrupted(-result) {
             self.shared.lose();
         }
         self.shared.end_turn();
@@ -176,7 +200,7 @@ impl Run {
 impl Results for Run {
     fn ended(&self, result: i32) {
         if self.state.swap(result.into(), AcqRel) == ABANDONED {
-            self.conclude(result >= 0);
+            self.conclude(result.into());
         }
     }
 }
@@ -185,7 +209,8 @@ impl Drop for Run {
     fn drop(&mut self) {
         // No result will arrive, so it counts as a failure.
         if *self.state.get_mut() == ABANDONED {
-            self.conclude(false);
+            self.shared.lose();
+            self.shared.end_turn();
         }
     }
 }
@@ -195,6 +220,8 @@ mod tests {
     use super::*;
     use std::cell::Cell;
     use std::collections::VecDeque;
+
+    const WAY: Duration = Duration::from_nanos(WAY_NS);
 
     fn error(kind: io::ErrorKind) -> io::Result<()> {
         Err(kind.into())
@@ -227,7 +254,7 @@ mod tests {
                 began.set(began.get() + 1);
                 Ok(())
             };
-            let flushed = shared.flush_with(sync, |delay| {
+            let flushed = shared.flush_with(WAY, sync, |delay| {
                 delays.push(delay.as_nanos() as u64 / LOOK_NS);
                 assert_eq!(
                     began.get(),
@@ -257,10 +284,11 @@ mod tests {
     #[test]
     fn a_flush_of_another_thread_does_not_wait_for_doubts_that_are_raised_after_it() {
         let shared = Shared::default();
-        shared.flush_with(|| Ok(()), |_| panic!("it waits")).expect("nothing is in doubt");
+        shared.flush_with(WAY, || Ok(()), |_| panic!("it waits")).expect("nothing is in doubt");
         let (first, second) = (shared.raise(), shared.raise());
         let mut looks = 0;
         let flushed = shared.flush_with(
+            WAY,
             || Ok(()),
             |_| {
                 looks += 1;
@@ -274,6 +302,56 @@ mod tests {
         );
         flushed.expect("both are settled");
         assert_eq!(looks, 2);
+    }
+
+    #[test]
+    fn a_thread_that_has_had_its_turn_gives_way_to_one_that_waits() {
+        let (shared, hour) = (Shared::default(), Duration::from_secs(3600));
+        let flush = || shared.flush_with(hour, || Ok(()), thread::sleep);
+        flush().expect("it succeeds");
+        flush().expect("nobody else wants a turn");
+        // A target finds a turn taken, and looks again later.
+        assert!(shared.take_turn() && !shared.take_turn());
+        shared.end_turn();
+        let began = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let flush = scope.spawn(|| {
+                let sync = || {
+                    began.store(true, Release);
+                    Ok(())
+                };
+                shared.flush_with(hour, sync, thread::sleep)
+            });
+            thread::sleep(Duration::from_nanos(WAY_NS));
+            assert!(shared.take_turn(), "it is the turn of the target");
+            assert!(!began.load(Acquire) && !flush.is_finished());
+            shared.end_turn();
+            flush.join().expect("no panic").expect("it succeeds");
+        });
+        // The target that waits may be gone.
+        assert!(shared.take_turn() && !shared.take_turn());
+        shared.end_turn();
+        shared.flush_with(Duration::ZERO, || Ok(()), thread::sleep).expect("it succeeds");
+    }
+
+    #[test]
+    fn an_interrupted_result_ends_the_turn_of_a_target_that_is_gone() {
+        for errno in [libc::EINTR, libc::EAGAIN, libc::ECANCELED] {
+            for is_late in [false, true] {
+                let shared = Arc::new(Shared::default());
+                let run = Run::new(Arc::clone(&shared));
+                assert!(shared.take_turn());
+                run.begin();
+                if is_late {
+                    run.abandon();
+                    run.ended(-errno);
+                } else {
+                    run.ended(-errno);
+                    run.abandon();
+                }
+                assert!(!shared.has_lost() && shared.take_turn(), "{errno}");
+            }
+        }
     }
 
     #[test]

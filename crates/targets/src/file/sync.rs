@@ -1,13 +1,9 @@
 //! Flushes: one fdatasync of a file at a time, for all commands that wait.
 
-use super::shared_sync::{Doubt, LOOK_MAX_NS, LOOK_NS, Run, Shared};
+use super::shared_sync::{Doubt, LOOK_MAX_NS, LOOK_NS, Run, Shared, WAY_NS};
 use sluice_command::Ticket;
 use sluice_reactor::Results;
 use std::sync::Arc;
-
-/// Time for which a target gives way to another that waits after its own fdatasync, ns. It is longer than
-/// that one's delay between two checks.
-const WAY_NS: u64 = 2 * LOOK_MAX_NS;
 
 /// The commands that wait for each fdatasync.
 ///
