@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use std::{fmt, io, thread};
+use std::{fmt, fs, io, thread};
 
 /// Bytes of a refusal that are shown.
 const REFUSAL_MAX: usize = 1024;
@@ -121,6 +121,28 @@ const CHILDREN_LIMIT: Duration = Duration::from_secs(5);
 /// Interval of the looks at them.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
+/// Returns whether a process of this group has not ended. A zombie has ended: its descriptors are closed.
+fn is_alive(group: Pid) -> bool {
+    if test_kill_process_group(group) == Err(Errno::SRCH) {
+        return false;
+    }
+    let Ok(processes) = fs::read_dir("/proc") else { return true };
+    let stats =
+        processes.flatten().filter_map(|process| fs::read_to_string(process.path().join("stat")).ok());
+    let states = stats.filter_map(|stat| state_in(&stat, group.as_raw_pid())).collect::<Vec<_>>();
+    // A process that cannot be seen in /proc counts as alive.
+    states.is_empty() || states.iter().any(|state| *state != 'Z' && *state != 'X')
+}
+
+/// Returns the state of a process from its `/proc/PID/stat`, if it is in this group (`proc_pid_stat(5)`).
+fn state_in(stat: &str, group: i32) -> Option<char> {
+    // The name of the process may contain parentheses and spaces.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let of: i32 = fields.nth(1)?.parse().ok()?;
+    (of == group).then_some(state)
+}
+
 /// Process of the successor, in a group of its own with the processes that it starts. All of them are killed when this is
 /// dropped: the successor has not got everything.
 struct Process(Option<Child>);
@@ -142,9 +164,9 @@ impl Drop for Process {
         // Waits for the end: two processes must not have the items at the same time, and neither two of their functions.
         let _ = child.wait();
         let until = Instant::now() + CHILDREN_LIMIT;
-        while test_kill_process_group(group) != Err(Errno::SRCH) {
+        while is_alive(group) {
             if Instant::now() >= until {
-                tracing::warn!("processes of the one that was to take over have not ended for 5 s");
+                tracing::warn!("processes of the successor did not end within 5 s");
                 return;
             }
             thread::sleep(LOOK_EVERY);
@@ -256,4 +278,35 @@ fn answer(
 /// Returns the name of an item, preceded by its length, with the record.
 fn named(item: &str, record: &[u8]) -> Vec<u8> {
     [&(item.len() as u32).to_le_bytes()[..], item.as_bytes(), record].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_that_of_a_member_whatever_its_name_is() {
+        assert_eq!(state_in("12 (sluice) S 1 7 7 0 -1", 7), Some('S'));
+        assert_eq!(state_in("12 (a) Z 1 7 (b) R 1 9 9", 9), Some('R'));
+        assert_eq!(state_in("12 (sluice) S 1 12 7 0", 7), None, "it is of another group");
+        for broken in ["", "12", "12 (sluice", "12 (sluice) S", "12 (sluice) S 1", "12 (sluice) S 1 x"] {
+            assert_eq!(state_in(broken, 7), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_group_of_zombies_has_ended() {
+        let mut command = Command::new("sleep");
+        let mut child = command.arg("600").process_group(0).spawn().expect("sleep is installed");
+        let group = Pid::from_child(&child);
+        assert!(is_alive(group));
+        child.kill().expect("it runs");
+        // It has ended, and can still be signalled until this process has waited for it.
+        while is_alive(group) {
+            thread::sleep(LOOK_EVERY);
+        }
+        assert_eq!(test_kill_process_group(group), Ok(()));
+        child.wait().expect("it has ended");
+        assert!(!is_alive(group));
+    }
 }
