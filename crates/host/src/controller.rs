@@ -203,6 +203,11 @@ impl Controller {
         }
     }
 
+    /// Returns whether the controller reports a fatal status (CSTS.CFS), or is gone.
+    pub fn has_failed(&self) -> Result<bool, Error> {
+        Ok(self.read32(CSTS)? & csts::CFS != 0)
+    }
+
     /// Sends an admin command as it is and waits for it, whatever its status.
     pub fn command(&mut self, entry: SubmissionEntry) -> Result<CompletionEntry, Error> {
         let cid = self.submit(entry)?;

@@ -63,7 +63,7 @@ pub(super) struct AdminThread {
     resetting: Option<PendingReset>,
     /// Firmware Commit in progress.
     committing: Option<PendingCommit>,
-    /// Requests that wait until the commit has ended: they have to wait for answers of the device.
+    /// Requests that wait for the end of the commit, since they have to wait for answers of the device.
     deferred: VecDeque<ThreadRequest>,
 }
 
@@ -199,25 +199,27 @@ impl AdminThread {
     }
 
     fn next_request(&mut self) -> Result<ThreadRequest, TryRecvError> {
-        if self.committing.is_none()
-            && let Some(request) = self.deferred.pop_front()
-        {
-            return Ok(request);
+        let next = self.deferred.iter().position(|request| !self.must_wait(request));
+        match next.and_then(|at| self.deferred.remove(at)) {
+            Some(request) => Ok(request),
+            None => self.requests.try_recv(),
         }
-        self.requests.try_recv()
+    }
+
+    /// Returns whether a request has to wait for the end of a commit. A device may stall its I/O during a commit, and a
+    /// reset would interrupt the commit. After the limit for the commit the I/O has its time limits again.
+    fn must_wait(&self, request: &ThreadRequest) -> bool {
+        let Some(pending) = &self.committing else { return false };
+        match request {
+            ThreadRequest::Open { .. } | ThreadRequest::Admin { .. } => true,
+            ThreadRequest::Close { .. } | ThreadRequest::TimedOut { .. } => !pending.is_answered(),
+            _ => false,
+        }
     }
 
     fn execute(&mut self, request: ThreadRequest) {
         match request {
-            // A device may stall its I/O during a commit, and a reset would interrupt that.
-            ThreadRequest::Open { .. }
-            | ThreadRequest::Admin { .. }
-            | ThreadRequest::Close { .. }
-            | ThreadRequest::TimedOut { .. }
-                if self.committing.is_some() =>
-            {
-                self.deferred.push_back(request);
-            }
+            request if self.must_wait(&request) => self.deferred.push_back(request),
             ThreadRequest::Open { range, reply } => {
                 let opened = self.open(&range);
                 let unreceived = reply.try_send(opened).err();
@@ -478,6 +480,8 @@ impl AdminThread {
             _ => None,
         });
         let made = link.into_iter().chain(unreceived).find(|made| made.generation == self.generation);
+        // The port's number may be another one's next.
+        self.deferred.retain(|it| !matches!(it, ThreadRequest::Admin { port: of, .. } if *of == port));
         let index = usize::from(port).wrapping_sub(1);
         let Some(port_state) = self.ports.get_mut(index).and_then(Option::take) else { return };
         let Some(link) = &mut self.link else { return };

@@ -145,6 +145,11 @@ impl PendingCommit {
         self.until.saturating_duration_since(Instant::now())
     }
 
+    /// Returns whether the order was answered without a completion.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.reply.is_none()
+    }
+
     /// Answers with the status of the completion.
     pub(crate) fn completed(self, status: Status) {
         match self.reply {
@@ -437,11 +442,11 @@ mod tests {
         for (busy, is_busy) in [(Duration::ZERO, false), (hour, true)] {
             let (reply, replied) = reply();
             let mut pending = PendingCommit::new(reply, CommitLimits { answer: Duration::ZERO, busy });
-            assert!(pending.left().is_zero());
+            assert!(pending.left().is_zero() && !pending.is_answered());
             assert_eq!(pending.is_overdue(), is_busy);
             let fault = replied.recv().expect("an answer").expect_err("it failed");
             assert!(fault.to_string().contains("may still be in progress"), "{fault}");
-            assert!(!fault.is_after_reset());
+            assert!(!fault.is_after_reset() && pending.is_answered());
             assert_eq!(pending.left() > Duration::ZERO, is_busy);
             pending.completed(Status::SUCCESS);
             assert!(replied.try_recv().is_err(), "there is one answer");

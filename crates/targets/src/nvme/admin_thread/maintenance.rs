@@ -58,10 +58,12 @@ impl AdminThread {
     pub(super) fn look_at_commit(&mut self) {
         let (Some(link), Some(pending)) = (&mut self.link, &mut self.committing) else { return };
         let is_over = pending.left().is_zero();
-        match link.controller.poll_long() {
-            Ok(None) if !is_over || pending.is_overdue() => {}
-            Ok(None) => self.committing = None,
-            Ok(Some(completion)) => {
+        let completion = link.controller.poll_long();
+        match completion.and_then(|found| Ok((found, found.is_none() && link.controller.has_failed()?))) {
+            Ok((_, true)) => self.lose("it reports a fatal status during a Firmware Commit"),
+            Ok((None, _)) if !is_over || pending.is_overdue() => {}
+            Ok((None, _)) => self.committing = None,
+            Ok((Some(completion), _)) => {
                 self.committing.take().into_iter().for_each(|it| it.completed(completion.status()));
             }
             Err(error) => {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::nvme::port::RequestSender;
 use crate::remote::orders::orders;
-use crate::remote::{Activation, CommitLimits, Maintenance};
+use crate::remote::{Activation, CommitLimits, Maintenance, MaintenanceFault};
 use sluice_host::Region;
 use sluice_memory::SharedRegion;
 use sluice_nvme::opcode::admin;
@@ -255,6 +255,81 @@ fn a_long_commit_delays_no_unmap() {
     assert_eq!(commit.join().expect("no panic"), Ok(Activation::Ready));
     let event = events.recv_timeout(minute).expect("the command was deferred");
     assert!(matches!(event, ThreadEvent::AdminDone { status: Status::SUCCESS, .. }), "{event:?}");
+    drop(requests);
+    run.join().expect("no panic");
+}
+
+/// Starts a Firmware Commit with these limits, and waits until the device has it. Returns its result.
+fn start_commit(
+    device: &EventfulDevice,
+    maintenance: Maintenance,
+    limits: CommitLimits,
+) -> std::thread::JoinHandle<Result<Activation, MaintenanceFault>> {
+    let commit = std::thread::spawn(move || maintenance.commit(1, 3, limits));
+    while device.state().commit.is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    commit
+}
+
+#[test]
+fn a_device_that_hangs_in_a_commit_is_lost_at_the_time_out_of_a_command() {
+    let device = Arc::new(EventfulDevice::new());
+    let (mut admin_thread, requests, maintenance) = admin_thread(&device);
+    let (generation, events) = (admin_thread.generation, add_port(&mut admin_thread));
+    let minute = Duration::from_secs(60);
+    let limits = CommitLimits { answer: Duration::from_millis(100), busy: minute * 60 };
+    let run = std::thread::spawn(move || admin_thread.run());
+    let commit = start_commit(&device, maintenance, limits);
+    // Deferred until the commit was answered, unless it came later.
+    requests.send(ThreadRequest::TimedOut { port: 1, generation });
+    let fault = commit.join().expect("no panic").expect_err("there is no completion");
+    assert!(fault.to_string().contains("may still be in progress"), "{fault}");
+    let event = events.recv_timeout(minute).expect("the device is lost");
+    assert!(matches!(event, ThreadEvent::Down), "{event:?}");
+    drop(requests);
+    run.join().expect("no panic");
+}
+
+#[test]
+fn a_port_is_closed_after_the_limit_of_a_commit_that_goes_on() {
+    let device = Arc::new(EventfulDevice::new());
+    let (mut admin_thread, requests, maintenance) = admin_thread(&device);
+    let (generation, events) = (admin_thread.generation, add_port(&mut admin_thread));
+    let minute = Duration::from_secs(60);
+    let limits = CommitLimits { answer: Duration::from_millis(100), busy: minute * 60 };
+    let run = std::thread::spawn(move || admin_thread.run());
+    let commit = start_commit(&device, maintenance, limits);
+    let request = Box::new(AdminRequest {
+        ticket: sluice_command::Ticket(0),
+        entry: SubmissionEntry { opcode: admin::GET_LOG_PAGE, ..SubmissionEntry::default() },
+        data: Vec::new(),
+    });
+    requests.send(ThreadRequest::Admin { port: 1, generation, request });
+    requests.send(ThreadRequest::Close { port: 1, link: None, events: channel().1 });
+    commit.join().expect("no panic").expect_err("there is no completion");
+    let closed = events.recv_timeout(minute);
+    assert_eq!(closed.err(), Some(std::sync::mpsc::RecvTimeoutError::Disconnected), "its command is dropped");
+    drop(requests);
+    run.join().expect("no panic");
+}
+
+#[test]
+fn a_fatal_status_during_a_commit_loses_the_device() {
+    let device = Arc::new(EventfulDevice::new());
+    let (mut admin_thread, requests, maintenance) = admin_thread(&device);
+    let events = add_port(&mut admin_thread);
+    let minute = Duration::from_secs(60);
+    let limits = CommitLimits { answer: minute * 60, busy: minute * 60 };
+    let run = std::thread::spawn(move || admin_thread.run());
+    let commit = start_commit(&device, maintenance, limits);
+    device.state().registers[CSTS as usize] |= csts::CFS as u8;
+    // A request wakes the thread.
+    requests.send(ThreadRequest::Discard(Box::new(())));
+    let event = events.recv_timeout(minute).expect("the device is lost");
+    assert!(matches!(event, ThreadEvent::Down), "{event:?}");
+    let fault = commit.join().expect("no panic").expect_err("there is no completion");
+    assert!(fault.to_string().contains("the device is lost"), "{fault}");
     drop(requests);
     run.join().expect("no panic");
 }
