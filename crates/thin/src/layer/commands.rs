@@ -125,8 +125,8 @@ impl Thin {
         }
         let ticket = lane.park(command);
         let (next, end) = (whole.start as u32, whole.end as u32);
-        let (left, busy, is_stuck, status) = (0, VecDeque::new(), false, Status::SUCCESS);
-        self.releases.push_back(Release { ticket, next, end, left, busy, is_stuck, status });
+        let (left, busy, is_stuck, gives_up, status) = (0, VecDeque::new(), false, None, Status::SUCCESS);
+        self.releases.push_back(Release { ticket, next, end, left, busy, is_stuck, gives_up, status });
         self.step_releases(lane);
     }
 
@@ -145,7 +145,10 @@ impl Thin {
                 release.next = extent + 1;
                 work += 1;
                 if !self.release(extent, release) {
-                    release.busy.push_back(extent);
+                    match release.gives_up {
+                        Some(why) => release.status = why,
+                        None => release.busy.push_back(extent),
+                    }
                 }
             }
         }
@@ -188,15 +191,17 @@ impl Thin {
         true
     }
 
-    /// Ends these deallocations without the extents that are busy, which may be so for as long as the pool is full.
+    /// Ends these deallocations without the extents that are or become busy, which may be so for as long as the pool
+    /// is full.
     pub(super) fn give_up_busy(
         &mut self,
         ends: impl Fn(Ticket, &Lane<'_>) -> bool,
         why: Status,
         lane: &mut Lane<'_>,
     ) {
-        for release in self.releases.iter_mut().filter(|release| !release.busy.is_empty()) {
-            if ends(release.ticket, lane) {
+        for release in self.releases.iter_mut().filter(|release| ends(release.ticket, lane)) {
+            release.gives_up.get_or_insert(why);
+            if !release.busy.is_empty() {
                 release.busy.clear();
                 release.status = why;
             }

@@ -49,8 +49,10 @@ pub(super) struct Release {
     pub(super) left: u32,
     /// Extents that were busy when their turn came.
     pub(super) busy: VecDeque<u32>,
-    /// The first of those has not changed since the last look.
+    /// Whether the first busy extent is unchanged since the last look.
     pub(super) is_stuck: bool,
+    /// Status at the end if an extent is busy, since the command was aborted. None while it waits for busy extents.
+    pub(super) gives_up: Option<Status>,
     /// Status at the end.
     pub(super) status: Status,
 }

@@ -1,9 +1,13 @@
 //! Deallocations of extents that are on their way into the volume, or out of it.
 
+use super::disk::SharedDisk;
 use super::rig::Volume;
 use super::rules::{DISK, Home, fill, open, pool, read, request, settle, write};
 use crate::EXTENT;
+use crate::book::Change;
+use crate::committer::Committer;
 use crate::layer::OnFull;
+use crate::store::Store;
 use sluice_command::{Controllers, Operation};
 use sluice_functions::Random;
 use sluice_nvme::Status;
@@ -80,4 +84,37 @@ fn a_deallocation_that_waits_for_a_full_pool_can_be_ended() {
     assert_eq!(space(&home), (0, 0), "no extent was taken or given back");
     assert_eq!(read(&mut volume, &mut home, 4096), [0; 512]);
     assert_eq!(disk.lock().size(), DISK as u64);
+}
+
+/// Makes a pool whose volume `a` has all extents, and one more that is not there. Returns the bytes of those.
+fn full_pool() -> (SharedDisk, Home, u64) {
+    const SIZE: usize = 76 << 20;
+    let disk = SharedDisk::new(SIZE, 4 << 20, 0xa5, Random::new(1));
+    let (mut store, mut book) = Store::open(disk.clone(), SIZE as u64, 1).expect("it is made");
+    let size = u64::from(book.extents()) * EXTENT;
+    let create = Change::Create { volume: 0, name: "a".to_owned(), size: size + EXTENT };
+    let map = |extent| Change::Map { volume: 0, logical: extent, physical: Some(extent) };
+    for change in std::iter::once(create).chain((0..book.extents()).map(map)) {
+        store.commit(&book, std::slice::from_ref(&change)).expect("it is written");
+        book.apply(&change, |_| {}).expect("it fits");
+    }
+    drop(store);
+    let home = Committer::open(disk.clone(), SIZE as u64, 1).expect("it opens");
+    (disk, home, size)
+}
+
+#[test]
+fn an_aborted_deallocation_waits_for_no_extent_that_its_later_steps_find_busy() {
+    let (disk, mut home, size) = full_pool();
+    assert!(size / EXTENT > 1024, "a Deallocate takes more than one step");
+    let mut volume = Volume::open(&mut home, &disk, "a", size + EXTENT, OnFull::Park).expect("it opens");
+    let late = volume.submit(request(Operation::Write, size, 512), &[4; 512]);
+    let given = volume.submit(request(Operation::Deallocate, 0, size + EXTENT), &[]);
+    volume.abort(given, Status::ABORT_REQUESTED);
+    assert!(volume.ended.is_empty(), "no change is durable yet, and the write waits");
+    settle(&mut volume, &mut home);
+    let mut ended: Vec<_> = volume.ended.iter().map(|it| (it.0, it.2)).collect();
+    ended.sort_by_key(|it| it.0 == late);
+    assert_eq!(ended, [(given, Status::ABORT_REQUESTED), (late, Status::SUCCESS)]);
+    assert_eq!(allocated(&home, "a"), EXTENT);
 }

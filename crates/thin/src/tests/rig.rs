@@ -4,8 +4,8 @@ use super::disk::{SECTOR, SharedDisk};
 use crate::committer::Committer;
 use crate::layer::{OnFull, Parts, ThinPort};
 use sluice_command::{
-    Characteristics, Command, Controllers, Deallocated, Lane, Layer, Limits, NodeId, Operation, Origin,
-    Request, Slab, Stack, StackBuilder, Ticket,
+    Aborted, Characteristics, Command, Controllers, Deallocated, Lane, Layer, Limits, NodeId, Operation,
+    Origin, Request, Slab, Stack, StackBuilder, Ticket,
 };
 use sluice_functions::Random;
 use sluice_memory::{SharedRegion, Space};
@@ -172,6 +172,13 @@ impl Volume {
 
     pub(super) fn end_waiting(&mut self, of: Controllers, why: Status) {
         self.stack.end_waiting(of, why, &mut self.slab, self.now_ns);
+        self.settle();
+    }
+
+    /// Aborts one command.
+    pub(super) fn abort(&mut self, place: usize, why: Status) {
+        let which = Aborted { cid: Some(place as u16), ..Aborted::of(Controllers::of_bits(1)) };
+        self.stack.abort(which, why, &mut self.slab, self.now_ns);
         self.settle();
     }
 
