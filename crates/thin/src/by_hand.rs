@@ -53,7 +53,7 @@ impl<S: Storage> PoolByHand<S> {
         self.0.turn()
     }
 
-    /// Returns the space of the pool, with the exclusive bytes of each volume.
+    /// Returns the space of the pool, without the exclusive bytes of the volumes.
     #[must_use]
     pub fn usage(&self) -> PoolUse {
         self.0.usage()
