@@ -87,6 +87,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 use storage::{Settled, Why};
 
 /// Maximum number of drives of one daemon.
@@ -164,6 +165,8 @@ pub struct Drives {
     ending: Arc<AtomicBool>,
     /// Devices whose controllers are reset. No target on them is resumed meanwhile.
     maintained: Mutex<BTreeSet<String>>,
+    /// Time for which hosts may see the Change state (ANATT).
+    change_limit: Duration,
     /// Whether the daemon is being replaced by another process.
     upgrading: AtomicBool,
     /// Held while records of drives are stored, and during an upgrade. Locked before `stores`.
@@ -228,6 +231,7 @@ impl Drives {
             watches_pauses: Mutex::default(),
             ending: Arc::default(),
             maintained: Mutex::default(),
+            change_limit: target::CHANGE_LIMIT,
             upgrading: AtomicBool::new(false),
             keeps: Mutex::default(),
             stores: RwLock::default(),

@@ -4,7 +4,7 @@ mod maintenance;
 
 pub use maintenance::{BACK_S, FirmwareOrder, MaintenanceView};
 
-use self::maintenance::CHANGE_LIMIT;
+pub(super) use self::maintenance::CHANGE_LIMIT;
 use super::events::EventKind;
 use super::storage::{Why, is_same_file};
 use super::{DeviceView, Drives, Entry, Origin, Running, Store};
@@ -239,7 +239,7 @@ impl Drives {
             true => replace(),
             // The new target may be reached after a long time, and hosts have seen the Change state since the pause.
             false => {
-                let limit = CHANGE_LIMIT.saturating_sub(began.elapsed());
+                let limit = self.change_limit.saturating_sub(began.elapsed());
                 self.while_changing(entry, running.as_ref(), nsid, limit, replace)
             }
         };

@@ -24,8 +24,7 @@ use utoipa::ToSchema;
 const CLEAR_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time for which hosts may see the Change state (ANATT).
-pub(super) const CHANGE_LIMIT: Duration =
-    if cfg!(test) { Duration::ZERO } else { Duration::from_secs(TRANSITION_SECONDS as u64) };
+pub(in crate::drives) const CHANGE_LIMIT: Duration = Duration::from_secs(TRANSITION_SECONDS as u64);
 
 /// Bytes of the largest image.
 const IMAGE_MAX: u64 = 256 << 20;
@@ -293,7 +292,7 @@ impl Drives {
             true => act(),
             // Hosts have seen the Change state since the pause.
             false => {
-                let limit = CHANGE_LIMIT.saturating_sub(began.elapsed());
+                let limit = self.change_limit.saturating_sub(began.elapsed());
                 self.while_changing(entry, running.as_ref(), nsid, limit, act)
             }
         };

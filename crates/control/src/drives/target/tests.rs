@@ -214,7 +214,8 @@ fn with_ana(path: &Path) -> String {
 fn hosts_see_no_change_for_longer_than_its_limit_during_a_replacement() {
     let stage = Stage::new();
     let (config, b) = (with_ana(&file(&stage, "a")), file(&stage, "b"));
-    let drives = stage.start(&config);
+    let mut drives = stage.start(&config);
+    drives.change_limit = Duration::ZERO;
     stage.script.replaces_late.store(true, SeqCst);
     drives.replace_target("fixed", 1, TargetSpec::file(b), true).expect("it is there in the end");
     assert_eq!(lock(&stage.played("fixed").ana).last(), None);
