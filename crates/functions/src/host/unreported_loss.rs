@@ -2,11 +2,11 @@
 //!
 //! Only the function holds such a loss until the next Flush of a host fails for it. A function that ends before,
 //! by a crash, a restart or a move, does not pass the loss on to the next one. So the layer fails that Flush.
-//! A function fails one Flush for a loss. The layer fails the next one of each other host, too. A bit stands for
-//! a controller number and is kept when another host connects to that controller.
+//! A function fails one Flush for a loss. The layer fails the next one of each other host, too. A bit is of a
+//! controller number. The next host of a controller has the bit of the last one.
 //!
-//! A function above that has copies continues without this one after one report. So one report is enough there,
-//! and every Flush can return it.
+//! A function above that has copies continues without this one after one report. So one report is enough there.
+//! Every Flush can return that report.
 
 use sluice_command::{Operation, Origin, Request};
 use sluice_nvme::Status;
