@@ -200,6 +200,8 @@ pub struct Characteristics {
     pub optimal_write: u32,
     /// A request that crosses a multiple of this many bytes is slower or split; zero for none.
     pub boundary: u32,
+    /// A write that crosses a multiple of this many bytes may be seen half done; zero for none.
+    pub atomic_boundary: u32,
     /// Bytes of a write that is never seen half done, not even after a power cut.
     pub atomic_write: u32,
     /// Flag for a cache: finished writes may be lost at a power cut until a Flush.
@@ -278,6 +280,17 @@ fn mixed(id: u128, more: u128) -> u128 {
     ((id ^ more.rotate_left(64)).wrapping_mul(FACTOR) ^ more).clamp(1, u128::MAX - 1)
 }
 
+/// Returns a distance of boundaries that includes the multiples of both of these; zero is the distance without
+/// boundaries.
+#[must_use]
+pub fn common_boundary(one: u64, other: u64) -> u32 {
+    let (mut divisor, mut rest) = (one, other);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    u32::try_from(divisor).unwrap_or(1 << divisor.trailing_zeros().min(31))
+}
+
 impl Characteristics {
     /// Returns the characteristics of a target of this size and block size without further properties.
     pub fn target(size: u64, block_size: u32) -> Self {
@@ -286,6 +299,7 @@ impl Characteristics {
             block_size,
             optimal_write: block_size,
             boundary: 0,
+            atomic_boundary: 0,
             atomic_write: block_size,
             volatile_cache: false,
             deallocated: Deallocated::Unsupported,
@@ -304,5 +318,26 @@ impl Characteristics {
     pub fn over(self) -> Self {
         let passthrough = Passthrough::NONE;
         Self { depth: self.depth.saturating_add(1), requests: 0, passthrough, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_common_boundary_includes_the_boundaries_of_both() {
+        for (one, other, common) in [
+            (0, 0, 0),
+            (0, 8, 8),
+            (8, 0, 8),
+            (8, 12, 4),
+            (32, 8, 8),
+            (1 << 40, 0, 1 << 31),
+            (3 << 33, 0, 1 << 31),
+        ] {
+            assert_eq!(common_boundary(one, other), common, "{one}, {other}");
+            assert_eq!(common_boundary(other, one), common, "{other}, {one}");
+        }
     }
 }

@@ -32,7 +32,7 @@ pub use controllers::Controllers;
 pub use edit_stack::{Busy, Insertion};
 pub use frame::Frame;
 pub use lane::Lane;
-pub use layer::{Characteristics, Deallocated, Layer, Storage, TURN_BYTES};
+pub use layer::{Characteristics, Deallocated, Layer, Storage, TURN_BYTES, common_boundary};
 pub use layer_counters::{COUNTED_LAYERS_MAX, LayerCounters, LayerCounts};
 pub use opcodes::{Opcodes, Passthrough};
 pub use request::{Operation, Origin, Request, Route};

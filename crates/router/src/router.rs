@@ -5,7 +5,9 @@ use crate::flight::Flight;
 use crate::program::{Classifier, Programs, Retire};
 use crate::steer::Format;
 use crate::verdict::Leg;
-use sluice_command::{Characteristics, Command, NodeId, Request, Route, Slab, Stack, Ticket, TraceStage};
+use sluice_command::{
+    Characteristics, Command, NodeId, Request, Route, Slab, Stack, Ticket, TraceStage, common_boundary,
+};
 use sluice_nvme::Status;
 use std::fmt;
 
@@ -422,6 +424,7 @@ impl Router {
             let layer = self.stack.characteristics_at(entry).unwrap_or(root);
             all.block_size = all.block_size.max(layer.block_size);
             all.atomic_write = all.atomic_write.min(layer.atomic_write);
+            all.atomic_boundary = common_boundary(all.atomic_boundary.into(), layer.atomic_boundary.into());
             all.volatile_cache |= layer.volatile_cache;
             let limits =
                 [all.deallocate_limit, layer.deallocate_limit].into_iter().filter(|limit| *limit > 0);

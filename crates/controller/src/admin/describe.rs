@@ -5,7 +5,7 @@
 
 use crate::admin::persistent;
 use crate::model::history::{ascii, firmware};
-use crate::model::namespace::{atomic_write_blocks, boundary_blocks};
+use crate::model::namespace::{atomic_boundary_blocks, atomic_write_blocks, boundary_blocks};
 use crate::model::{Controller, Namespace, Subsystem, erasing, namespace};
 use crate::state::doorbells::DoorbellMode;
 use crate::state::events::{Configuration, REQUESTS_MAX};
@@ -254,7 +254,7 @@ pub(super) fn namespace(subsystem: &Subsystem, namespace: &Namespace) -> Identif
     page.mcl = (copy::LENGTH_MAX >> namespace.block_shift()) as u32;
     page.mssrl = page.mcl as u16;
     granularity(&mut page, namespace, &below);
-    boundary(&mut page, boundary_blocks(namespace, &below));
+    boundaries(&mut page, namespace, &below);
     page
 }
 
@@ -296,10 +296,11 @@ fn granularity(page: &mut IdentifyNamespace, namespace: &Namespace, below: &Char
     }
 }
 
-/// Sets the boundary. A command across it is split: slower, and atomic in each part only.
-fn boundary(page: &mut IdentifyNamespace, boundary: u16) {
-    page.noiob = boundary;
-    page.nabsn = boundary.saturating_sub(1);
+/// Sets the boundaries. A command across one of the first kind is slower, and a write across one of the second kind is
+/// atomic in each part only.
+fn boundaries(page: &mut IdentifyNamespace, namespace: &Namespace, below: &Characteristics) {
+    page.noiob = boundary_blocks(namespace, below);
+    page.nabsn = atomic_boundary_blocks(namespace, below).saturating_sub(1);
     page.nabspf = page.nabsn;
 }
 

@@ -454,8 +454,21 @@ pub(crate) fn largest(namespace: &Namespace) -> u64 {
 /// Returns the blocks between two boundaries, zero for none. A distance that does not fit into the field is
 /// replaced by a part of it: a command that crosses no such boundary crosses no real one.
 pub(crate) fn boundary_blocks(namespace: &Namespace, below: &Characteristics) -> u16 {
-    let blocks = below.boundary >> namespace.block_shift();
+    in_field(below.boundary >> namespace.block_shift())
+}
+
+fn in_field(blocks: u32) -> u16 {
     u16::try_from(blocks).unwrap_or(1 << blocks.trailing_zeros().min(15))
+}
+
+/// Returns the blocks between two boundaries of atomic writes, zero for none. A boundary inside a block makes every
+/// block one of its own.
+pub(crate) fn atomic_boundary_blocks(namespace: &Namespace, below: &Characteristics) -> u16 {
+    let (unit, shift) = (below.atomic_boundary, namespace.block_shift());
+    match unit.is_multiple_of(1 << shift) {
+        true => in_field(unit >> shift),
+        false => 1,
+    }
 }
 
 /// Returns the blocks of the largest atomic write, at least one. It does not exceed the distance of two
@@ -463,7 +476,7 @@ pub(crate) fn boundary_blocks(namespace: &Namespace, below: &Characteristics) ->
 pub(crate) fn atomic_write_blocks(namespace: &Namespace) -> u64 {
     let below = namespace.characteristics();
     let atomic = u64::from(below.atomic_write >> namespace.block_shift()).max(1);
-    match boundary_blocks(namespace, &below) {
+    match atomic_boundary_blocks(namespace, &below) {
         0 => atomic,
         boundary => atomic.min(u64::from(boundary)),
     }

@@ -140,6 +140,7 @@ fn target() -> Characteristics {
     Characteristics {
         optimal_write: 16 << 10,
         boundary: 128 << 10,
+        atomic_boundary: 128 << 10,
         atomic_write: 8 << 10,
         deallocated: Deallocated::Indeterminate,
         deallocate_limit: 1 << 19,

@@ -95,6 +95,7 @@ fn a_namespace_says_what_lies_below_it() {
     let below = Characteristics {
         optimal_write: 16 << 10,
         boundary: 128 << 10,
+        atomic_boundary: 32 << 10,
         atomic_write: 8 << 10,
         deallocated: Deallocated::Zeroes,
         ..Characteristics::target(1 << 20, 512)
@@ -106,7 +107,7 @@ fn a_namespace_says_what_lies_below_it() {
     assert_eq!((page.lbaf[1].ms, page.lbaf[1].lbads), (0, 12));
     assert_eq!(page.dlfeat, 0b1001);
     assert_eq!((page.nawun, page.nawupf, page.nacwu), (1, 1, 1));
-    assert_eq!((page.nabsn, page.nabo, page.nabspf, page.noiob), (31, 0, 31, 32));
+    assert_eq!((page.nabsn, page.nabo, page.nabspf, page.noiob), (7, 0, 7, 32));
     assert_eq!((page.npwg, page.npwa, page.npdg, page.npda, page.nows), (3, 3, 3, 3, 3));
     assert_eq!((page.nmic, page.dps, page.mc, page.nsattr), (0, 0, 0, 0));
 }
@@ -114,11 +115,24 @@ fn a_namespace_says_what_lies_below_it() {
 /// Conformance: NVM 4.1.5.1, atomic writes are not larger than the distance of the boundaries (NABSN).
 #[test]
 fn a_write_is_not_atomic_across_a_boundary() {
-    let below =
-        Characteristics { boundary: 4096, atomic_write: 1 << 20, ..Characteristics::target(1 << 20, 512) };
+    let below = Characteristics {
+        atomic_boundary: 4096,
+        atomic_write: 1 << 20,
+        ..Characteristics::target(1 << 20, 512)
+    };
     let mut host = Host::enabled(vec![Model::with(below).namespace(1)]);
     let page = namespace(&mut host, 1);
-    assert_eq!((page.nawun, page.nabsn), (7, 7));
+    assert_eq!((page.nawun, page.nabsn, page.noiob), (7, 7, 0));
+    // A boundary inside a block.
+    let below = Characteristics { atomic_boundary: 6144, ..below };
+    let mut host = Host::enabled(vec![Model::with(below).namespace_of_blocks(1, 4096)]);
+    let page = namespace(&mut host, 1);
+    assert_eq!((page.nawun, page.nabsn), (0, 0));
+    // The preferred boundary tears no write.
+    let below = Characteristics { boundary: 4096, atomic_boundary: 0, ..below };
+    let mut host = Host::enabled(vec![Model::with(below).namespace(1)]);
+    let page = namespace(&mut host, 1);
+    assert_eq!((page.nawun, page.nabsn, page.noiob), (2047, 0, 8));
 }
 
 #[test]

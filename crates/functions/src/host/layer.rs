@@ -16,7 +16,7 @@ use super::{ARENA_BYTES, OnDeath, PreparedUif};
 use crate::SizeOf;
 use sluice_command::{
     Aborted, Characteristics, Command, Controllers, Deallocated, Frame, Lane, Layer, Operation, Passthrough,
-    Storage, Ticket,
+    Storage, Ticket, common_boundary,
 };
 use sluice_memory::Space;
 use sluice_nvme::Status;
@@ -305,8 +305,15 @@ impl Layer for Uif {
                 }
                 None => first.atomic_write,
             },
-            // A write that crosses the boundary below is whole nevertheless.
-            boundary: if self.atomic_write.is_some() { 0 } else { first.boundary },
+            // A write that crosses a boundary below is whole nevertheless.
+            atomic_boundary: match self.atomic_write {
+                Some(_) => 0,
+                None if self.properties.pool > 0 => below
+                    .iter()
+                    .map(|layer| layer.atomic_boundary)
+                    .fold(0, |one, other| common_boundary(one.into(), other.into())),
+                None => first.atomic_boundary,
+            },
             volatile_cache: below.iter().any(|layer| layer.volatile_cache),
             deallocated: if transforms { Deallocated::Indeterminate } else { first.deallocated },
             // One child for each command: what is sent below for it.

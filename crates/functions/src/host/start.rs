@@ -211,7 +211,10 @@ impl Uif {
 /// Returns the bytes of the largest power of two that has no boundary of the layer inside, and whose writes
 /// the layer never tears.
 fn untorn_unit(below: &Characteristics) -> u32 {
-    let within = if below.boundary == 0 { u32::MAX } else { 1 << below.boundary.trailing_zeros() };
+    let within = match below.atomic_boundary {
+        0 => u32::MAX,
+        boundary => 1 << boundary.trailing_zeros(),
+    };
     let unit = below.atomic_write.min(within).max(1);
     1 << unit.ilog2()
 }
@@ -227,5 +230,29 @@ fn below(number: u8, layer: &sluice_uif::Below) -> Submission {
         cookie: [layer.id as u64, (layer.id >> 64) as u64],
         flags: if layer.is_new { flag::NEW } else { 0 },
         ..Submission::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_that_is_never_torn_has_no_atomic_boundary_inside() {
+        let below = |atomic_write, boundary, atomic_boundary| Characteristics {
+            atomic_write,
+            boundary,
+            atomic_boundary,
+            ..Characteristics::target(1 << 20, 512)
+        };
+        for (atomic_write, boundary, atomic_boundary, unit) in [
+            (65536, 0, 0, 65536),
+            (65536, 8192, 0, 65536),
+            (65536, 131_072, 32768, 32768),
+            (65536, 0, 6144, 2048),
+            (24576, 0, 32768, 16384),
+        ] {
+            assert_eq!(untorn_unit(&below(atomic_write, boundary, atomic_boundary)), unit);
+        }
     }
 }

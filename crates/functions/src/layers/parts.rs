@@ -14,7 +14,9 @@ pub(crate) fn together(below: &[Characteristics]) -> Characteristics {
         block_size,
         optimal_write: most(|leg| leg.optimal_write).max(block_size),
         boundary: 0,
-        // Two blocks may lie on two layers, and a block of several smaller ones is torn there.
+        // Two blocks may lie on two layers, and a block of several smaller ones is torn there. So no write of several
+        // blocks is atomic, with boundaries or without.
+        atomic_boundary: 0,
         atomic_write: below.iter().map(|leg| leg.atomic_write).fold(block_size, u32::min),
         volatile_cache: below.iter().any(|leg| leg.volatile_cache),
         deallocated: match below.iter().all(|leg| leg.deallocated == first.deallocated) {

@@ -2,7 +2,7 @@
 
 use crate::{Kind, OpenCx, Prepared, Shape};
 use serde::{Deserialize, Serialize};
-use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation};
+use sluice_command::{Characteristics, Command, Frame, Lane, Layer, Operation, common_boundary};
 use sluice_options::{Fault, Size};
 use utoipa::ToSchema;
 
@@ -74,13 +74,16 @@ impl Layer for Range {
         let below = below[0].over();
         let left = below.size.saturating_sub(self.config.from);
         let meets = below.boundary != 0 && self.config.from.is_multiple_of(below.boundary.into());
-        // A larger write may cross a boundary of the layer below, where it is torn.
-        let is_whole = meets || below.boundary == 0;
+        let atomic_boundary = match below.atomic_boundary {
+            0 => 0,
+            // Boundaries are counted from the beginning of the layer below.
+            unit => common_boundary(unit.into(), self.config.from),
+        };
         Characteristics {
             size: self.config.size.unwrap_or(left).min(left),
             // Other boundaries would lie in the middle of this layer's.
             boundary: if meets { below.boundary } else { 0 },
-            atomic_write: if is_whole { below.atomic_write } else { below.block_size },
+            atomic_boundary,
             storage: below.storage.part(self.config.from),
             ..below
         }
@@ -111,13 +114,18 @@ mod tests {
     #[test]
     fn no_atomic_write_crosses_a_boundary_below() {
         let below =
-            Characteristics { atomic_write: 16384, boundary: 32768, ..Characteristics::target(1 << 20, 512) };
-        for (from, boundary, expected) in
-            [(65536, 32768, (16384, 32768)), (8192, 32768, (512, 0)), (8192, 0, (16384, 0))]
-        {
+            Characteristics { atomic_write: 16384, boundary: 65536, ..Characteristics::target(1 << 20, 512) };
+        for (from, atomic_boundary, expected) in [
+            (65536, 32768, (65536, 32768)),
+            (8192, 32768, (0, 8192)),
+            (8192, 0, (0, 0)),
+            (0, 32768, (65536, 32768)),
+        ] {
             let range = Range::new(RangeConfig { from, size: None });
-            let seen = range.characteristics(&[Characteristics { boundary, ..below }]);
-            assert_eq!((seen.atomic_write, seen.boundary), expected, "from {from}, over {boundary}");
+            let seen = range.characteristics(&[Characteristics { atomic_boundary, ..below }]);
+            assert_eq!(seen.atomic_write, 16384);
+            let boundaries = (seen.boundary, seen.atomic_boundary);
+            assert_eq!(boundaries, expected, "from {from}, over {atomic_boundary}");
         }
     }
 }

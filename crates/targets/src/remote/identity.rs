@@ -1,7 +1,9 @@
 //! Identify data of a controller and of one namespace, as far as it matters to a target.
 
 use super::Incompatible;
-use sluice_command::{Characteristics, Deallocated, Opcodes, Operation, Passthrough, Request, Storage};
+use sluice_command::{
+    Characteristics, Deallocated, Opcodes, Operation, Passthrough, Request, Storage, common_boundary,
+};
 use sluice_host::identify;
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace};
 use sluice_nvme::opcode::io;
@@ -298,22 +300,6 @@ impl NamespaceInfo {
         self.name.storage().part(blocks.start)
     }
 
-    /// Returns the blocks of an atomic write in the range from `start` on, and those between two boundaries. The layers above
-    /// have one kind of boundaries: a write that crosses none of them must cross no atomic boundary of the device.
-    fn atomic_within(&self, start: u64, boundary: u64) -> (u64, u64) {
-        let unit = self.atomic_boundary;
-        if unit == 0 {
-            return (self.atomic_blocks, boundary);
-        }
-        let first = (self.atomic_offset % unit + unit - start % unit) % unit;
-        let covers = |boundary: u64| unit.is_multiple_of(boundary) && first.is_multiple_of(boundary);
-        match boundary {
-            0 if first == 0 => (self.atomic_blocks.min(unit), unit),
-            boundary if boundary > 0 && covers(boundary) => (self.atomic_blocks.min(boundary), boundary),
-            _ => (1, boundary),
-        }
-    }
-
     /// Returns the characteristics of a range of the namespace for the layers above.
     pub(crate) fn characteristics(&self, blocks: &Range<u64>) -> Characteristics {
         let bytes = |blocks: u64| u32::try_from(blocks << self.block_shift).unwrap_or(0);
@@ -321,13 +307,18 @@ impl NamespaceInfo {
         // range.
         let meets = |unit: u64| unit > 0 && blocks.start.is_multiple_of(unit);
         let optimal_boundary = if meets(self.boundary_blocks) { self.boundary_blocks } else { 0 };
-        let (atomic, boundary) = self.atomic_within(blocks.start, optimal_boundary);
+        // A write that crosses none of these boundaries crosses no atomic boundary of the device.
+        let unit = self.atomic_boundary;
+        let first =
+            if unit == 0 { 0 } else { (self.atomic_offset % unit + unit - blocks.start % unit) % unit };
+        let atomic_boundary = common_boundary(unit << self.block_shift, first << self.block_shift);
         let optimal = self.optimal_blocks.is_power_of_two() && meets(self.optimal_blocks);
         let size = (blocks.end - blocks.start) << self.block_shift;
         Characteristics {
             optimal_write: if optimal { bytes(self.optimal_blocks) } else { self.block_size() },
-            boundary: bytes(boundary),
-            atomic_write: bytes(atomic).min(self.transfer_max as u32).max(self.block_size()),
+            boundary: bytes(optimal_boundary),
+            atomic_boundary,
+            atomic_write: bytes(self.atomic_blocks).min(self.transfer_max as u32).max(self.block_size()),
             volatile_cache: self.volatile_cache,
             deallocated: self.deallocated,
             read_only: self.read_only,
@@ -388,24 +379,24 @@ mod tests {
     fn no_atomic_write_of_a_range_crosses_a_boundary_of_the_device() {
         for (blocks, units, start, expected) in [
             // Without boundaries, any place is the same.
-            (8, [0, 0, 0], 3, (8, 0)),
-            (8, [0, 0, 64], 64, (8, 64)),
+            (8, [0, 0, 0], 3, [8, 0, 0]),
+            (8, [0, 0, 64], 64, [8, 64, 0]),
             // Boundaries of the range are those of the device, or not.
-            (8, [32, 0, 0], 64, (8, 32)),
-            (64, [32, 0, 0], 64, (32, 32)),
-            (8, [32, 0, 0], 8, (1, 0)),
+            (8, [32, 0, 0], 64, [8, 0, 32]),
+            (64, [32, 0, 0], 64, [64, 0, 32]),
+            (8, [32, 0, 0], 8, [8, 0, 8]),
             // The first one lies elsewhere.
-            (8, [32, 8, 0], 64, (1, 0)),
-            (8, [32, 8, 0], 8, (8, 32)),
-            (8, [32, 8, 0], 40, (8, 32)),
-            // The preferred boundary is the one that is reported.
-            (8, [32, 0, 64], 64, (1, 64)),
-            (8, [64, 0, 16], 64, (8, 16)),
-            (32, [64, 16, 16], 64, (16, 16)),
-            (8, [64, 8, 16], 64, (1, 16)),
+            (8, [32, 8, 0], 64, [8, 0, 8]),
+            (8, [32, 8, 0], 8, [8, 0, 32]),
+            (8, [32, 8, 0], 40, [8, 0, 32]),
+            (8, [32, 3, 0], 0, [8, 0, 1]),
+            // The preferred boundary is another one.
+            (8, [32, 0, 64], 64, [8, 64, 32]),
+            (8, [64, 0, 16], 64, [8, 16, 64]),
+            (32, [64, 8, 16], 64, [32, 16, 8]),
         ] {
             let seen = info(blocks, units).characteristics(&(start..1 << 11));
-            let seen = (u64::from(seen.atomic_write) / 512, u64::from(seen.boundary) / 512);
+            let seen = [seen.atomic_write, seen.boundary, seen.atomic_boundary].map(|bytes| bytes / 512);
             assert_eq!(seen, expected, "{blocks} blocks, {units:?} from {start}");
         }
     }

@@ -14,7 +14,7 @@ use extents::{Note, Release};
 use grow::Growing;
 use sluice_command::{
     Aborted, Characteristics, Command, Controllers, Deallocated, Frame, Lane, Layer, Operation, Storage,
-    Ticket,
+    Ticket, common_boundary,
 };
 use sluice_memory::{SharedRegion, Space};
 use sluice_nvme::Status;
@@ -197,12 +197,12 @@ impl Layer for Thin {
     fn characteristics(&self, below: &[Characteristics]) -> Characteristics {
         let below = below[0];
         // Extents lie at multiples of their size.
-        let is_whole = below.boundary == 0 || u64::from(below.boundary).is_multiple_of(EXTENT);
         let storage = Storage::named(&self.parts.id.to_le_bytes()).part(u64::from(self.number) + 1);
         Characteristics {
             size: self.parts.size.load(Ordering::Acquire),
             boundary: EXTENT as u32,
-            atomic_write: if is_whole { below.atomic_write.min(EXTENT as u32) } else { below.block_size },
+            atomic_boundary: common_boundary(EXTENT, below.atomic_boundary.into()),
+            atomic_write: below.atomic_write.min(EXTENT as u32),
             deallocated: Deallocated::Zeroes,
             deallocate_limit: DEALLOCATE_EXTENTS * EXTENT,
             fan_out: (parts::PARTS as u32).saturating_mul(below.fan_out.saturating_add(1)),
