@@ -40,6 +40,26 @@ pub(super) struct Growth {
     pub(super) problem: Option<String>,
 }
 
+impl Growth {
+    /// Returns the state of a pool of `size` bytes whose device ends at `end`, after `grown`. The growth of a pool that is
+    /// lent is not attempted.
+    fn of(size: Size, end: u64, is_made: bool, grown: Result<(), ApiError>) -> Result<Self, ApiError> {
+        let is_short = end < size.0;
+        let problem = match grown {
+            // A growth that was noted and is not possible yet costs the further space alone.
+            Err(error) if is_made && is_short => {
+                Some(format!("{}; `sluice shared grow` tries again", error.in_one_line()))
+            }
+            Err(error) => return Err(error),
+            Ok(()) => {
+                is_short.then(|| "the growth was not finished; `sluice shared grow` tries again".to_owned())
+            }
+        };
+        let size = if is_short { Size(end / EXTENT * EXTENT) } else { size };
+        Ok(Self { size, problem })
+    }
+}
+
 /// The device of a pool for the pool's own thread. Its flushes take turns with those of the volumes' targets: a failed one
 /// fails all later ones of both.
 #[derive(Debug)]
@@ -85,18 +105,10 @@ impl ThinDisk {
         let is_made = is_lent || ThinPool::examine(&metadata, spec.size.0, false).map_err(refused)?;
         let grown = if is_lent { Ok(()) } else { control.grow(spec.size.0) };
         let end = control.end().map_err(|error| file_problem(&error))?;
-        let (size, problem) = match grown {
-            // A growth that was noted and is not possible yet costs the further space alone.
-            Err(error) if is_made => (usable(spec, end), Some(file_problem(&error).in_one_line())),
-            Err(error) => return Err(file_problem(&error)),
-            Ok(()) => (usable(spec, end), None),
-        };
-        if let Some(problem) = &problem {
-            tracing::error!(
-                "pool {} has {size}, and not {}: {problem}; `sluice shared grow` tries again",
-                spec.name,
-                spec.size
-            );
+        let start = Growth::of(spec.size, end, is_made, grown.map_err(|error| file_problem(&error)))?;
+        let Growth { size, problem } = &start;
+        if let Some(problem) = problem {
+            tracing::error!("pool {} has {size}, and not {}: {problem}", spec.name, spec.size);
         }
         control.grow(size.0).map_err(|error| file_problem(&error))?;
         let storage = PoolDevice { device: Device(metadata), control: control.clone() };
@@ -106,7 +118,7 @@ impl ThinDisk {
             false => ThinPool::start(storage, size.0, device),
         };
         let (name, pool) = (spec.name.clone(), pool.map_err(refused)?);
-        Ok(Self { name, pool, device: control, start: Growth { size, problem } })
+        Ok(Self { name, pool, device: control, start })
     }
 
     /// Returns the bytes of the device at the start, and the reason for which they are fewer than described.
@@ -198,11 +210,6 @@ fn device_config(path: &Path, size: Option<Size>) -> FileConfig {
     }
 }
 
-/// Returns the bytes of a device that ends at `end`, for a pool that is described with more.
-fn usable(spec: &SharedSpec, end: u64) -> Size {
-    if end < spec.size.0 { Size(end / EXTENT * EXTENT) } else { spec.size }
-}
-
 /// Opens the device of a pool. The kernel keeps it locked while it executes I/O of a daemon that was killed, so a device
 /// in use is waited for. Blocks.
 fn open_free(config: &FileConfig, limit: Duration) -> Result<PreparedFile, ApiError> {
@@ -280,6 +287,26 @@ mod tests {
         let path = Some(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
         let (name, kind, size) = ("pool".to_owned(), SharedKind::Thin, Size(size));
         ThinDisk::start(&SharedSpec { name, kind, size, path, reactor: 0 }, START_LIMIT)
+    }
+
+    #[test]
+    fn a_growth_that_was_not_finished_is_reported_and_one_that_is_not_durable_is_an_error() {
+        let (whole, short) = (16 * EXTENT, 8 * EXTENT);
+        let failed = || Err(ApiError::internal("it is not durable"));
+        let of = |end, is_made, grown| {
+            Growth::of(Size(whole), end, is_made, grown).map(|it| (it.size.0, it.problem.unwrap_or_default()))
+        };
+        assert_eq!(of(whole, true, Ok(())), Ok((whole, String::new())));
+        assert_eq!(of(2 * whole, true, Ok(())), Ok((whole, String::new())));
+        // A pool that is lent: its growth is not attempted.
+        let (size, problem) = of(short + 512, true, Ok(())).expect("it opens");
+        assert_eq!(size, short);
+        assert!(problem.contains("not finished; `sluice shared grow`"), "{problem}");
+        let (size, problem) = of(short, true, failed()).expect("it opens");
+        assert!(size == short && problem.contains("not durable; `sluice shared grow`"), "{problem}");
+        // The device has its size, and loses it perhaps with the power.
+        of(whole, true, failed()).expect_err("its end is not durable");
+        of(short, false, failed()).expect_err("there is no pool");
     }
 
     /// Checks a daemon that was killed between a growth's note and the growth, and whose file cannot grow any more.
