@@ -124,4 +124,13 @@ mod tests {
         let clean = Unflushed { clean: true, ..left };
         assert_eq!(Losses::of(&spec, Some(&clean)).former("with"), None);
     }
+
+    #[test]
+    fn one_report_is_enough_below_a_function_with_copies() {
+        let below = |on_loss| Losses::default().reported(on_loss);
+        assert!(!Losses::default().are_reported_once() && !below(OnLoss::FailFlush).are_reported_once());
+        let copies = below(OnLoss::FailCommand);
+        assert!(copies.are_reported_once() && copies.reported(OnLoss::Through).are_reported_once());
+        assert!(!copies.reported(OnLoss::FailFlush).are_reported_once());
+    }
 }
