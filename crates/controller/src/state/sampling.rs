@@ -208,7 +208,8 @@ mod tests {
         let (mut looks, mut sums) = (of(TIMED_EVERY), [[0; 2]; 3]);
         for (now_ns, kinds) in batches {
             let count = kinds.len() as u32;
-            let chosen = Chosen { look: look(&mut looks, count, now_ns).unwrap_or_default(), ..Chosen::default() };
+            let chosen =
+                Chosen { look: look(&mut looks, count, now_ns).unwrap_or_default(), ..Chosen::default() };
             for (index, &kind) in kinds.iter().enumerate() {
                 sums[kind][0] += 1;
                 sums[kind][1] += chosen.stamp(index as u32, 0).map_or(0, weight) as u32;
@@ -220,7 +221,8 @@ mod tests {
     #[test]
     fn each_kind_of_command_has_its_share() {
         // Writes with a flush behind each, the next 2 ms later; bursts with a flush at the end; a steady mix.
-        let pairs = (0..2000).map(|number| (number / 2 * 2_050_000 + number % 2 * 50_000, vec![(number % 2) as usize]));
+        let pairs = (0..2000)
+            .map(|number| (number / 2 * 2_050_000 + number % 2 * 50_000, vec![(number % 2) as usize]));
         assert_eq!(measured(pairs), [[1000, 1000], [1000, 1000], [0, 0]]);
         let bursts = (0..40_000_u64).map(|number| {
             let kind = [0, 2, 2, 1][(number % 32 / 8) as usize];
@@ -262,7 +264,8 @@ mod tests {
     #[test]
     fn no_command_is_lost_where_batches_are_longer_than_the_period() {
         let mut looks = of(3);
-        let weights: Vec<_> = (0..4).map(|_| look(&mut looks, 16, 1).map(|it| (it.exact, it.counted))).collect();
+        let weights: Vec<_> =
+            (0..4).map(|_| look(&mut looks, 16, 1).map(|it| (it.exact, it.counted))).collect();
         let [first, rest @ ..] = &weights[..] else { panic!("four batches") };
         assert_eq!(*first, Some((2, Some((4, 3)))));
         assert_eq!(*rest, [Some((0, Some((0, 12)))), Some((0, Some((0, 16)))), Some((0, Some((0, 16))))]);
