@@ -91,6 +91,8 @@ pub struct Shape {
     pub copies: usize,
     /// Report of a loss of acknowledged writes in the rest of the stack.
     pub on_loss: OnLoss,
+    /// Report of such a loss in a layer besides, if it has no copy.
+    pub on_loss_besides: OnLoss,
     /// Set that the layers below are the members of; none if they cannot have labels.
     pub set: Option<SetShape>,
 }
@@ -117,6 +119,7 @@ impl Shape {
         holds_writes: false,
         copies: 0,
         on_loss: OnLoss::Through,
+        on_loss_besides: OnLoss::FailFlush,
         set: None,
     };
 
@@ -130,7 +133,7 @@ impl Shape {
         match self.on_loss {
             OnLoss::Through => OnLoss::Through,
             _ if layer < self.copies => OnLoss::FailCommand,
-            _ => OnLoss::FailFlush,
+            _ => self.on_loss_besides,
         }
     }
 }

@@ -124,6 +124,7 @@ impl UifSpec {
             // The last layer of a set is its log.
             copies: if keeps_copies { self.layers.len().saturating_sub(1) } else { 0 },
             on_loss,
+            on_loss_besides: self.service().map_or(OnLoss::FailFlush, |service| service.on_loss_in),
             data: self.service().and_then(|service| (service.data)(&options())),
             set: self.set_kind().map(|kind| SetShape { kind, chunk: 0, labels: self.labels }),
             ..Shape::SAME

@@ -21,6 +21,8 @@ pub trait Service {
     const LAYERS: (usize, usize) = (0, 0);
     /// Report of a loss of acknowledged writes in the rest of the stack.
     const ON_LOSS: OnLoss = OnLoss::FailFlush;
+    /// Report of such a loss in a layer besides, if it has no copy.
+    const ON_LOSS_IN: OnLoss = OnLoss::FailFlush;
     /// Whether all layers but the last have a copy of all data below the function.
     const KEEPS_COPIES: bool = false;
     /// Whether it has background work that takes [orders for jobs](sluice_jobs::Order).
@@ -186,6 +188,7 @@ pub struct Record {
     pub metrics: &'static [Metric],
     pub layers: (usize, usize),
     pub on_loss: OnLoss,
+    pub on_loss_in: OnLoss,
     pub keeps_copies: bool,
     pub has_jobs: bool,
     pub keeps_state: bool,
@@ -209,6 +212,7 @@ impl Record {
             metrics: S::METRICS,
             layers: S::LAYERS,
             on_loss: S::ON_LOSS,
+            on_loss_in: S::ON_LOSS_IN,
             keeps_copies: S::KEEPS_COPIES,
             has_jobs: S::HAS_JOBS,
             keeps_state: S::KEEPS_STATE,

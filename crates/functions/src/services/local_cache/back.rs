@@ -59,9 +59,13 @@ pub(super) struct Back {
     flushing: Vec<(u32, u128)>,
     flushes: u64,
     is_flushing: bool,
+    /// Whether the present flush makes writes of the host durable.
+    covers_host: bool,
     /// Whether a flush is needed.
     wants_flush: bool,
     written: u64,
+    /// Number of the next batches that are of one run each, after a read that failed.
+    single: usize,
     /// Time of the next batch.
     next_ns: u64,
     /// Time until which nothing is written, after a failure.
@@ -77,8 +81,20 @@ impl Back {
         self.flushes + 1
     }
 
-    pub(super) fn is_flushing(&self) -> bool {
-        self.is_flushing
+    /// Returns the number of the flush under way, if it makes writes of the host durable.
+    pub(super) fn host_flush(&self) -> Option<u64> {
+        (self.is_flushing && self.covers_host).then_some(self.flushes)
+    }
+
+    /// Handles a loss of the cache's device: it may have older data than a batch. Batches whose data is being read
+    /// fail.
+    pub(super) fn device_lost(&mut self, status: Status) {
+        for batch in self.batches.iter_mut().flatten() {
+            batch.entries.iter_mut().for_each(|entry| entry.unchanged = 0);
+            if batch.left > 0 {
+                batch.failed.get_or_insert(status);
+            }
+        }
     }
 
     /// Adds sectors that the drive has.
@@ -135,6 +151,7 @@ impl LocalCache {
     fn begin_drive_flush(&mut self) {
         let back = &mut self.back;
         (back.is_flushing, back.wants_flush, back.written) = (true, false, 0);
+        back.covers_host = self.drive_unflushed;
         back.flushes += 1;
         std::mem::swap(&mut back.listed, &mut back.flushing);
         self.drive_unflushed = false;
@@ -145,23 +162,27 @@ impl LocalCache {
     /// Takes the end of a flush of the drive.
     pub(super) fn drive_flushed(&mut self, status: Status, io: &mut Io<'_>) {
         self.back.is_flushing = false;
-        let is_good = status.is_success();
-        for index in 0..self.back.flushing.len() {
-            let (slot, sectors) = self.back.flushing[index];
-            self.slots.unlist(slot, sectors);
-            if is_good {
-                self.slots.clean(slot, sectors);
-                continue;
-            }
-            // Valid sectors are written again. The others are on the drive, and wait for the next flush.
-            let valid = self.slots.get(slot).valid;
-            self.slots.unpend(slot, sectors & valid);
-            if sectors & !valid != 0 {
-                self.back.listed.push((slot, sectors & !valid));
-            }
+        if status.is_success() {
+            self.clean_flushed();
+            self.list_again();
+            return self.end_drive_waits(io);
         }
-        self.back.flushing.clear();
-        // Sectors that were listed again meanwhile are not covered by this flush.
+        self.drive_unflushed |= self.back.covers_host;
+        self.drive_lost(io);
+    }
+
+    /// Handles a command of any kind that reports a loss.
+    pub(super) fn drive_reports_loss(&mut self, io: &mut Io<'_>) {
+        if !self.is_open() {
+            self.owes_flush = true;
+            return;
+        }
+        self.drive_unflushed |= self.back.is_flushing && self.back.covers_host;
+        self.drive_lost(io);
+    }
+
+    /// Lists sectors that were listed again meanwhile, and are not covered by the flush that has ended.
+    fn list_again(&mut self) {
         let batches = self.back.batches.iter().flatten().flat_map(|batch| &batch.entries);
         let under_way = batches.map(|entry| (entry.slot, entry.sectors));
         for (slot, sectors) in self.back.listed.iter().copied().chain(under_way) {
@@ -170,25 +191,81 @@ impl LocalCache {
         if self.slots.table.has_changes() {
             self.commit.request();
         }
+    }
+
+    fn clean_flushed(&mut self) {
+        for (slot, sectors) in self.back.flushing.drain(..) {
+            self.slots.unlist(slot, sectors);
+            self.slots.clean(slot, sectors);
+        }
+    }
+
+    /// Notes that the drive may have lost all writes that are not durable, also those since the flush began. Dirty
+    /// sectors are written again.
+    fn drive_lost(&mut self, io: &mut Io<'_>) {
+        let back = &mut self.back;
+        for (slot, sectors) in back.flushing.drain(..).chain(back.listed.drain(..)) {
+            self.slots.unlist(slot, sectors);
+            self.slots.revalidate(slot, sectors);
+        }
+        self.slots.drop_clean();
+        for id in &self.ops.active {
+            let op = &mut self.ops.list[*id as usize];
+            op.is_drive_lost |= match op.kind {
+                Kind::Read | Kind::Fill => true,
+                // Requests that are below are executed after the loss.
+                Kind::Write | Kind::Zero => op.stage == Stage::Below && op.left < op.sent,
+                Kind::Flush | Kind::WriteBack => false,
+            };
+        }
+        self.list_again();
+        self.fail_drive_waits(io);
+    }
+
+    fn end_drive_waits(&mut self, io: &mut Io<'_>) {
         let number = self.back.flushes;
+        for index in (0..self.ops.active.len()).rev() {
+            let id = self.ops.active[index];
+            if matches!(self.op(id).stage, Stage::Drive(needed) if needed <= number)
+                && let Some(status) = self.wait_for_device(id)
+            {
+                self.finish(id, status, io);
+            }
+        }
+    }
+
+    /// Fails all commands that wait for the drive: a later flush does not cover writes that are lost.
+    fn fail_drive_waits(&mut self, io: &mut Io<'_>) {
+        let (is_owed, status) = (self.drive_unflushed, Status::WRITE_FAULT);
+        let was_reported = self.fail_flushes(|stage| matches!(stage, Stage::Drive(_)), status, io);
+        for index in (0..self.ops.active.len()).rev() {
+            let id = self.ops.active[index];
+            if matches!(self.op(id).stage, Stage::Drive(_)) {
+                self.finish(id, status, io);
+            }
+        }
+        self.drive_unflushed = true;
+        self.owes_flush |= is_owed && !was_reported;
+        self.back_failed("the drive may have lost writes", io);
+    }
+
+    /// Fails the Flushes of hosts in some stages. Returns whether one of them began after all acknowledged writes.
+    pub(super) fn fail_flushes(
+        &mut self,
+        is_in: impl Fn(Stage) -> bool,
+        status: Status,
+        io: &mut Io<'_>,
+    ) -> bool {
         let mut was_reported = false;
         for index in (0..self.ops.active.len()).rev() {
             let id = self.ops.active[index];
-            if !matches!(self.op(id).stage, Stage::Drive(needed) if needed <= number) {
-                continue;
-            }
-            if !is_good {
-                was_reported = true;
-                self.finish(id, status, io);
-            } else if let Some(status) = self.wait_for_device(id) {
+            let op = &self.ops.list[id as usize];
+            if op.kind == Kind::Flush && is_in(op.stage) {
+                was_reported |= op.acknowledged == self.acknowledged;
                 self.finish(id, status, io);
             }
         }
-        if !is_good {
-            self.drive_unflushed = true;
-            self.owes_flush |= !was_reported;
-            self.back_failed("a flush of the drive failed", io);
-        }
+        was_reported
     }
 
     /// Handles a failure of write-back: it is tried again after a while.
@@ -200,6 +277,9 @@ impl LocalCache {
 
     /// Begins a batch with this number. Returns its bytes; none if there is nothing to be written now.
     fn begin_batch(&mut self, number: usize, io: &mut Io<'_>) -> Option<u64> {
+        if self.slots.lines.count() == 0 {
+            return None;
+        }
         for _ in 0..LOOKS {
             let lines = &self.slots.lines;
             let line = lines.next(self.back.cursor).or_else(|| lines.next(0))?;
@@ -227,7 +307,8 @@ impl LocalCache {
         let mut parts = vec![(slot, run.clone())];
         let (mut next, mut end) = (line + 1, run.end);
         let mut length = run.end - run.start;
-        while end == line_bytes && length < BATCH_MAX {
+        let most = if self.back.single == 0 { BATCH_MAX } else { 0 };
+        while end == line_bytes && length < most {
             let Some((slot, sectors)) = self.writable(next) else { break };
             let Some(run) = format::runs(sectors).next().filter(|run| run.start == 0) else { break };
             length += run.end;
@@ -261,6 +342,7 @@ impl LocalCache {
         }
         // The last line may have another run.
         self.back.cursor = next - 1;
+        self.back.single = self.back.single.saturating_sub(1);
         let left = entries.len() as u32;
         self.back.batches[number] = Some(Batch { op, buffer, offset, length, left, failed: None, entries });
         Some(length)
@@ -277,7 +359,12 @@ impl LocalCache {
             return;
         }
         if batch.failed.is_some() {
-            self.note_device_failure(io);
+            // Of several runs one may be unreadable, and the others go to the drive.
+            if batch.entries.len() > 1 {
+                self.back.single = batch.entries.len();
+                self.back.cursor = batch.offset / self.geometry.line;
+            }
+            self.counts.device_errors += 1;
             return self.end_batch(number, false, "dirty data cannot be read from the cache", io);
         }
         let (offset, length) = (batch.offset, batch.length);

@@ -67,11 +67,13 @@ impl LocalCache {
         self.commit.taken = self.slots.table.changes().1;
         self.device_unflushed = false;
         self.commit.images.clear();
+        // A block without a buffer is not taken: commands count the blocks that were.
         while self.commit.images.len() < IMAGES_MAX
-            && let Some((block, copy, sequence)) = self.slots.table.take()
+            && self.slots.table.has_waiting()
+            && let Some(buffer) = io.buffer(BLOCK)
         {
-            let Some(buffer) = io.buffer(BLOCK) else {
-                self.slots.table.put(block, End::Unsent);
+            let Some((block, copy, sequence)) = self.slots.table.take() else {
+                io.release(buffer);
                 break;
             };
             let slots = &mut self.slots;
@@ -104,25 +106,36 @@ impl LocalCache {
         }
     }
 
-    /// Handles a flush that failed: writes to the device since the last one may be lost.
-    fn device_lost(&mut self, io: &mut Io<'_>) {
-        tracing::error!("local-cache: a flush of the cache's device failed, and writes may be lost");
+    /// Handles a loss: writes to the device since its last flush may be lost.
+    pub(super) fn device_lost(&mut self, io: &mut Io<'_>) {
+        tracing::error!("local-cache: the cache's device may have lost writes");
         self.note_device_failure(io);
-        for Image { block, buffer, .. } in self.commit.images.drain(..).flatten() {
-            self.slots.table.put(block, End::Unsent);
-            io.release(buffer);
+        if !self.is_open() {
+            self.owes_flush = true;
+            return;
+        }
+        if self.commit.left == 0 {
+            for Image { block, buffer, .. } in self.commit.images.drain(..).flatten() {
+                self.slots.table.put(block, End::Unsent);
+                io.release(buffer);
+            }
         }
         self.slots.table.lost();
         self.slots.drop_clean();
+        self.slots.device_lost();
+        self.back.device_lost(Status::WRITES_LOST);
         self.device_unflushed = true;
-        let mut was_reported = false;
+        let waits = |stage| matches!(stage, Stage::Drive(_) | Stage::Device(..));
+        let was_reported = self.fail_flushes(waits, Status::WRITE_FAULT, io);
         for index in (0..self.ops.active.len()).rev() {
             let id = self.ops.active[index];
-            match self.op(id).stage {
+            let op = self.op(id);
+            match op.stage {
                 Stage::Tables(_) => self.go_direct(id),
-                Stage::Device(..) => {
-                    was_reported = true;
-                    self.finish(id, Status::WRITE_FAULT, io);
+                Stage::Device(..) => self.finish(id, Status::WRITE_FAULT, io),
+                // Requests that are below are executed after the loss: reads may return data of other lines.
+                Stage::Below if op.is_cached_read() || op.is_cached_write() && op.left < op.sent => {
+                    op.failed[usize::from(DEVICE)].get_or_insert(Status::WRITES_LOST);
                 }
                 _ => {}
             }
@@ -205,6 +218,9 @@ impl LocalCache {
             } else {
                 self.op(id).stage = Stage::Tables(self.commit.next());
             }
+        }
+        if self.slots.table.has_changes() && !self.is_failing {
+            self.commit.request();
         }
     }
 

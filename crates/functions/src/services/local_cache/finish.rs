@@ -1,12 +1,15 @@
-//! Ends of reads and writes: their effect on the slots, and what a command waits for before it is answered.
+//! Ends of reads and writes: their effect on the slots, and the flushes that they wait for.
 
 use super::format::{self, mask};
 use super::ops::{Kind, LinePart, NO_SLOT, Route, Stage};
 use super::requests::{Job, Source, request};
-use super::{DEVICE, LocalCache};
+use super::{Attach, DEVICE, LocalCache};
 use sluice_command::Operation;
 use sluice_nvme::Status;
 use sluice_uif::{Io, Part};
+
+/// Bytes of a page, the unit of memory for data.
+const PAGE: usize = 4096;
 
 /// Bytes of data for the cache that are being written into it at a time.
 const FILLING_MAX: usize = 1 << 20;
@@ -53,6 +56,13 @@ impl LocalCache {
         if device.is_some_and(|status| !status.is_of_host()) {
             self.note_device_failure(io);
         }
+        let op = self.op(id);
+        // The request that reports a loss is not executed. A part of a write that the drive has acknowledged is lost.
+        let is_lost = drive.is_some_and(|status| status.same_code(Status::WRITES_LOST));
+        if is_lost || op.kind != Kind::Read && op.is_drive_lost {
+            self.begin_again(id);
+            return Next::Wait;
+        }
         match self.op(id).kind {
             Kind::Read => self.settle_read(id, drive, device),
             Kind::Write => self.settle_write(id, drive, device),
@@ -70,7 +80,7 @@ impl LocalCache {
                     it.valid &= it.dirty;
                 }
             }
-            self.op(id).tries += 1;
+            self.op(id).tries += u8::from(!status.same_code(Status::WRITES_LOST));
             if status.is_of_host() || self.op(id).tries >= TRIES_MAX {
                 return Next::Finish(status);
             }
@@ -81,7 +91,8 @@ impl LocalCache {
             return Next::Finish(status);
         }
         let misses = self.op(id).parts.iter().any(|part| part.mask != 0);
-        let wants = misses && !self.op(id).is_sequential && self.fills();
+        let op = self.op(id);
+        let wants = misses && !op.is_sequential && !op.is_drive_lost && self.fills();
         if wants { Next::Fill } else { Next::Finish(Status::SUCCESS) }
     }
 
@@ -89,6 +100,9 @@ impl LocalCache {
     pub(super) fn fill(&mut self, id: u32, data: &[u8], io: &mut Io<'_>) {
         let (bytes, line_bytes) = (self.op(id).bytes.clone(), self.geometry.line);
         let first_line = bytes.start / line_bytes;
+        if self.op(id).is_drive_lost {
+            return;
+        }
         for index in 0..self.op(id).parts.len() {
             let LinePart { mask: missing, .. } = self.op(id).parts[index];
             let line = first_line + index as u64;
@@ -102,7 +116,8 @@ impl LocalCache {
             let length = (run.end - run.start) as usize;
             let at = (line * line_bytes + run.start - bytes.start) as usize;
             let Some(data) = data.get(at..at + length) else { continue };
-            if self.filling + length > FILLING_MAX {
+            let taken = length.next_multiple_of(PAGE);
+            if self.filling + taken > FILLING_MAX {
                 return;
             }
             let Some(buffer) = io.buffer(length) else { return };
@@ -121,7 +136,8 @@ impl LocalCache {
             let offset = self.geometry.slot_at(slot) + run.start;
             let write = request(Operation::Write, offset, length as u64, false);
             self.queues.push(DEVICE, write, Source::Part(part), Job::Fill(fill));
-            self.filling += length;
+            self.filling += taken;
+            self.device_unflushed = true;
         }
     }
 
@@ -129,14 +145,17 @@ impl LocalCache {
     pub(super) fn fill_done(&mut self, id: u32, status: Status, io: &mut Io<'_>) {
         let op = self.op(id);
         let part = op.parts.first().copied();
+        let is_drive_lost = op.is_drive_lost;
         if let Some(buffer) = op.buffer.take() {
-            self.filling -= buffer.len();
+            self.filling -= buffer.len().next_multiple_of(PAGE);
             io.release(buffer);
         }
         match part {
             Some(part) if status.is_success() => {
                 self.counts.fills += 1;
-                self.slots.get_mut(part.slot).valid |= part.mask;
+                if !is_drive_lost && self.attach != Attach::Detached {
+                    self.slots.get_mut(part.slot).valid |= part.mask;
+                }
             }
             _ => self.note_device_failure(io),
         }
@@ -172,10 +191,13 @@ impl LocalCache {
                 }
                 _ if drive.is_some() => {
                     // Either content is possible on the drive. Dirty sectors will be written there again.
-                    let clean = mask & !self.slots.get(slot).dirty;
+                    let it = self.slots.get(slot);
+                    let (clean, dirty) = (mask & !it.dirty, mask & it.valid & it.dirty);
                     self.slots.invalidate(slot, clean);
+                    self.slots.unpend(slot, dirty);
                 }
-                Route::Both if device.is_none() => {
+                Route::Both if device.is_none() && self.attach != Attach::Detached => {
+                    self.device_unflushed = true;
                     self.slots.get_mut(slot).valid |= mask;
                     is_pending |= self.pend(slot, mask);
                 }
@@ -187,6 +209,7 @@ impl LocalCache {
         }
         let passed = self.op(id).parts.iter().any(|part| part.route != Route::Cache);
         self.drive_unflushed |= passed;
+        self.acknowledged += 1;
         match drive {
             Some(status) => Next::Finish(status),
             None => self.answer_write(id, is_pending),
@@ -262,6 +285,7 @@ impl LocalCache {
             }
         }
         self.drive_unflushed = true;
+        self.acknowledged += 1;
         match failed {
             Some(status) => Next::Finish(status),
             None if is_pending => {
@@ -276,8 +300,10 @@ impl LocalCache {
     fn zero_line(&mut self, line: u64, sectors: u128, has_failed: bool) -> bool {
         let Some(slot) = self.slots.of_line(line) else { return false };
         if has_failed {
-            let clean = sectors & !self.slots.get(slot).dirty;
+            let it = self.slots.get(slot);
+            let (clean, dirty) = (sectors & !it.dirty, sectors & it.valid & it.dirty);
             self.slots.invalidate(slot, clean);
+            self.slots.unpend(slot, dirty);
             return false;
         }
         self.slots.invalidate(slot, sectors);
@@ -289,8 +315,13 @@ impl LocalCache {
         if std::mem::take(&mut self.owes_flush) {
             return Some(Status::WRITE_FAULT);
         }
-        if self.drive_unflushed || self.back.is_flushing() {
+        self.op(id).acknowledged = self.acknowledged;
+        if self.drive_unflushed {
             self.wait_for_drive(id);
+            return None;
+        }
+        if let Some(number) = self.back.host_flush() {
+            self.op(id).stage = Stage::Drive(number);
             return None;
         }
         self.wait_for_device(id)
@@ -305,7 +336,10 @@ impl LocalCache {
         if !is_needed {
             return Some(Status::SUCCESS);
         }
-        let changes = if has_changes { table.changes().0 } else { 0 };
+        // Acknowledged writes are in the table already, unless it is uncertain which copy a restart reads. Sectors that
+        // are clean now do not concern a Flush.
+        let waits = has_changes && (self.ops.list[id as usize].kind != Kind::Flush || table.has_uncertain());
+        let changes = if waits { table.changes().0 } else { 0 };
         self.op(id).stage = Stage::Device(self.commit.next(), changes);
         None
     }

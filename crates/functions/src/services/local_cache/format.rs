@@ -27,12 +27,15 @@ pub(super) const LINE_MAX: u64 = 64 << 10;
 pub(super) const SLOTS_MIN: u64 = 8;
 pub(super) const SLOTS_MAX: u64 = 1 << 26;
 
+/// Maximum bytes of the drive. The set of its dirty lines takes a bit for each line.
+pub(super) const DRIVE_MAX: u64 = 64 << 40;
+
 /// "sluiceLC" as bytes on the disk, and "sluiceLT" of a block of the table.
 const MAGIC: u64 = u64::from_le_bytes(*b"sluiceLC");
 const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"sluiceLT");
 const VERSION: u32 = 1;
 
-/// Counts from here on are of no cache: no count comes to them.
+/// Lowest count that no cache reaches. A block with such a count is damaged.
 const COUNT_END: u64 = 1 << 63;
 
 /// Line of a slot that has none.
@@ -91,6 +94,12 @@ impl Geometry {
 pub(super) fn mask(from: u64, to: u64) -> u128 {
     let up_to = |sectors: u64| if sectors >= 128 { u128::MAX } else { (1 << sectors) - 1 };
     up_to(to.div_ceil(SECTOR)) & !up_to(from / SECTOR)
+}
+
+/// Returns whether the sectors of a mask are whole blocks of so many bytes.
+pub(super) fn is_whole(mask: u128, block_size: u64) -> bool {
+    block_size <= SECTOR
+        || runs(mask).all(|run| run.start.is_multiple_of(block_size) && run.end.is_multiple_of(block_size))
 }
 
 /// Returns the runs of sectors in a mask, as bytes of the line.

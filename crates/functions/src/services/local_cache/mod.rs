@@ -26,7 +26,7 @@ mod slots;
 mod table;
 
 use crate::layers::cache::Streams;
-use crate::services::service::{Changes, Farewell, Item, Metric, Service};
+use crate::services::service::{Changes, Farewell, Item, Metric, OnLoss, Service};
 use back::Back;
 use commit::Commit;
 use control::{CacheOrder, CacheStatus};
@@ -86,7 +86,7 @@ enum Attach {
 pub(super) struct LocalCache {
     settings: Settings,
     phase: Phase,
-    /// Whether the daemon was sent that the function serves, or does not.
+    /// Whether the daemon was sent whether the function serves.
     is_announced: bool,
     /// Reason for which the function does not serve.
     error: String,
@@ -116,6 +116,8 @@ pub(super) struct LocalCache {
     device_unflushed: bool,
     /// Whether acknowledged writes may be lost, and no Flush has failed for them.
     owes_flush: bool,
+    /// Count of writes that have ended.
+    acknowledged: u64,
     /// Bytes of data that is being written into the cache after reads.
     filling: usize,
     counts: Counts,
@@ -189,6 +191,9 @@ impl Service for LocalCache {
         Metric { name: "lines_used", about: "Lines in the cache." },
     ];
     const LAYERS: (usize, usize) = (1, 1);
+    // Clean sectors that the drive has lost, and slots whose last write is lost, must not be read any more.
+    const ON_LOSS: OnLoss = OnLoss::FailCommand;
+    const ON_LOSS_IN: OnLoss = OnLoss::FailCommand;
 
     type Order = CacheOrder;
 
@@ -240,6 +245,7 @@ impl LocalCache {
             drive_unflushed: true,
             device_unflushed: true,
             owes_flush: false,
+            acknowledged: 0,
             filling: 0,
             counts: Counts::default(),
         }
@@ -259,7 +265,9 @@ impl LocalCache {
         self.is_announced = true;
         self.fail_order(why, io);
         self.fail_waiting(io);
-        io.ready(Status::NAMESPACE_NOT_READY);
+        // The layer returns the commands under way only to a function that is ready. `submit` fails later ones.
+        let has_commands = self.ops.active.iter().any(|id| self.ops.list[*id as usize].held.is_some());
+        io.ready(if has_commands { Status::SUCCESS } else { Status::NAMESPACE_NOT_READY });
     }
 
     fn is_open(&self) -> bool {
@@ -281,13 +289,15 @@ impl LocalCache {
         (u64::from(self.geometry.slots) * self.settings.dirty / 100).max(1)
     }
 
-    /// Moves everything on, as far as it comes.
+    /// Continues all work that can go on.
     fn run(&mut self, io: &mut Io<'_>) {
         if self.is_failing && self.failing_until_ns <= io.now_ns() {
             self.is_failing = false;
             // The table may differ from the slots.
             self.commit.request();
-            self.store_identity(io);
+            if self.is_open() {
+                self.store_identity(io);
+            }
         }
         match self.phase {
             Phase::Open => {
@@ -338,7 +348,7 @@ impl LocalCache {
             },
             Kind::Read | Kind::Write => self.begin_transfer(id, call),
             _ => {
-                (self.op(id).left, self.op(id).layer) = (1, DRIVE);
+                (self.op(id).left, self.op(id).sent, self.op(id).layer) = (1, 1, DRIVE);
                 call.request = self.op(id).request;
                 Answer::ForwardAndReturn(BACK)
             }
@@ -349,6 +359,7 @@ impl LocalCache {
     fn back(&mut self, id: u32, call: &mut Call<'_>, io: &mut Io<'_>) -> Answer {
         let layer = self.op(id).layer;
         self.op(id).held = Some(call.hold());
+        self.note_loss(layer, call.status, io);
         self.note_piece(id, layer, call.status);
         match self.settle(id, io) {
             Next::Finish(status) => {
@@ -373,6 +384,7 @@ impl Function for LocalCache {
     }
 
     fn start(&mut self, io: &mut Io<'_>) {
+        let (size, block_size) = (self.drive.size, self.drive.block_size);
         let layer = |number: usize| io.layers().get(number).copied().unwrap_or_default();
         (self.drive, self.device) = (layer(0), layer(1));
         let fit_blocks = self.device.block_size <= self.drive.block_size;
@@ -381,9 +393,20 @@ impl Function for LocalCache {
                 self.refuse("the drive has blocks of more than 4096 bytes", io);
             }
             _ if !fit_blocks => self.refuse("the cache's device has larger blocks than the drive", io),
+            _ if self.drive.size > format::DRIVE_MAX => {
+                self.refuse("the drive is larger than 64 TiB, the most that a cache can have", io);
+            }
             Phase::Open if self.is_other_drive() => self.refuse(open::OTHER_DRIVE, io),
+            Phase::Open if !self.slots.has_whole_blocks(self.drive.block_size.into()) => {
+                self.refuse(open::LARGER_BLOCKS, io);
+            }
             Phase::Open if self.geometry.end() <= self.device.size => {
                 self.slots.lines.grow(self.drive.size.div_ceil(self.geometry.line));
+                if self.drive.size < size || self.drive.block_size != block_size {
+                    self.slots.shrink(self.geometry.line, self.drive.size);
+                    self.slots.drop_clean();
+                    self.commit.request();
+                }
                 self.store_identity(io);
                 io.ready(Status::SUCCESS);
             }

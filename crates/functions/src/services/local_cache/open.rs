@@ -34,6 +34,8 @@ pub(super) struct Opening {
     copy: u8,
     slots: Slots,
     buffer: Option<Buffer>,
+    /// End of the dirty data.
+    needed: u64,
 }
 
 /// Identity of the cache as its superblock has it.
@@ -52,6 +54,12 @@ pub(super) struct Identity {
 pub(super) const OTHER_DRIVE: &str =
     "the cache has writes of another drive, which are not on it yet; give that drive back to it first";
 
+/// Reason to refuse a drive that may be another one.
+pub(super) const UNKNOWN_DRIVE: &str = "the cache has dirty data, and it is not known yet whether the drive is the right one; start it when the drive is there";
+
+/// Reason to refuse a drive with larger blocks.
+pub(super) const LARGER_BLOCKS: &str = "the cache has dirty data in smaller blocks than the drive; give the drive its former block size, and order `flush`";
+
 fn is_known(id: u128) -> bool {
     id != 0 && id != Storage::UNSEEN.id
 }
@@ -64,7 +72,8 @@ fn differ(one: u128, other: u128) -> bool {
 impl LocalCache {
     pub(super) fn begin_open(&mut self, io: &mut Io<'_>) {
         let (step, superblock, slots) = (Step::Superblocks, Superblock::default(), Slots::default());
-        self.phase = Phase::Opening(Box::new(Opening { step, superblock, copy: 1, slots, buffer: None }));
+        self.phase =
+            Phase::Opening(Box::new(Opening { step, superblock, copy: 1, slots, buffer: None, needed: 0 }));
         self.send_open(io);
     }
 
@@ -109,6 +118,11 @@ impl LocalCache {
         let buffer = opening.buffer.take();
         if !status.is_success() {
             buffer.into_iter().for_each(|buffer| io.release(buffer));
+            if status.same_code(Status::WRITES_LOST) {
+                // The table is read as it is now. An earlier process may have acknowledged writes that are lost.
+                self.owes_flush = true;
+                return self.begin_open(io);
+            }
             return self.open_failed(status, io);
         }
         let next = match &buffer {
@@ -147,8 +161,8 @@ impl LocalCache {
                 opening.slots.end_load();
                 opening.slots.table_flushed(&opening.superblock.geometry);
                 let before = opening.superblock.storage;
-                if differ(before, self.drive.id) && opening.slots.dirty().0 > 0 {
-                    return Err(OTHER_DRIVE.to_owned());
+                if opening.slots.dirty().0 > 0 {
+                    self.check_drive(opening)?;
                 }
                 if before == self.drive.id || !is_known(self.drive.id) {
                     return Ok(None);
@@ -163,6 +177,27 @@ impl LocalCache {
             }
         };
         Ok(Some(next))
+    }
+
+    /// Checks that the dirty data can be written to the drive.
+    fn check_drive(&self, opening: &Opening) -> Result<(), String> {
+        let before = opening.superblock.storage;
+        if differ(before, self.drive.id) {
+            return Err(OTHER_DRIVE.to_owned());
+        }
+        if is_known(before) && !is_known(self.drive.id) {
+            return Err(UNKNOWN_DRIVE.to_owned());
+        }
+        if opening.needed > self.drive.size {
+            let (needed, size) = (opening.needed, self.drive.size);
+            return Err(format!(
+                "the cache has dirty data up to byte {needed}, and the drive has {size}; make it as large again"
+            ));
+        }
+        if !opening.slots.has_whole_blocks(self.drive.block_size.into()) {
+            return Err(LARGER_BLOCKS.to_owned());
+        }
+        Ok(())
     }
 
     fn superblock_found(&self, opening: &mut Opening, bytes: &[u8]) -> Result<Step, String> {
@@ -203,7 +238,6 @@ impl LocalCache {
     /// Takes blocks of the table, from this one on.
     fn take_table(&self, opening: &mut Opening, first: u32, bytes: &[u8]) -> Result<(), String> {
         let geometry: Geometry = opening.superblock.geometry;
-        let lines = self.drive.size.div_ceil(geometry.line);
         for (block, pair) in (first..geometry.blocks()).zip(bytes.chunks_exact(PAIR)) {
             let Some((copy, sequence)) = format::read_pair(pair, geometry.id, block) else {
                 return Err(format!("block {block} of the cache's table is damaged: dirty data may be lost"));
@@ -215,14 +249,14 @@ impl LocalCache {
                 if entry.dirty == 0 {
                     continue;
                 }
-                let first = entry.line.checked_mul(geometry.line).filter(|_| entry.line < lines);
-                let Some(first) = first else {
-                    return Err("the cache has writes behind the end of the drive".to_owned());
+                let end = format::runs(entry.dirty).map(|run| run.end).max().unwrap_or_default();
+                let end = entry.line.checked_mul(geometry.line).and_then(|first| first.checked_add(end));
+                let Some(end) = end.filter(|_| {
+                    format::mask(0, geometry.line) | entry.dirty == format::mask(0, geometry.line)
+                }) else {
+                    return Err(format!("block {block} of the cache's table names sectors that cannot be"));
                 };
-                let room = format::mask(0, geometry.line.min(self.drive.size - first));
-                if entry.dirty & !room != 0 {
-                    return Err("the cache has writes behind the end of the drive".to_owned());
-                }
+                opening.needed = opening.needed.max(end);
                 if !opening.slots.load(slot, entry.line, entry.dirty) {
                     return Err(format!("two slots of the cache have line {}", entry.line));
                 }

@@ -69,7 +69,8 @@ pub(super) struct Op {
     pub(super) held: Option<Held>,
     pub(super) stage: Stage,
     pub(super) parts: Vec<LinePart>,
-    /// Requests that are below.
+    /// Requests that were sent, and those of them that are below.
+    pub(super) sent: u32,
     pub(super) left: u32,
     /// First failures of the drive and of the cache's device.
     pub(super) failed: [Option<Status>; 2],
@@ -80,7 +81,23 @@ pub(super) struct Op {
     /// Whether a read is part of a long sequence.
     pub(super) is_sequential: bool,
     pub(super) tries: u8,
+    /// Acknowledged writes when a Flush began.
+    pub(super) acknowledged: u64,
+    /// Whether the drive lost writes meanwhile: a read does not fill the cache, and a write is sent again.
+    pub(super) is_drive_lost: bool,
     pub(super) buffer: Option<Buffer>,
+}
+
+impl Op {
+    /// Returns whether a read may take data from the cache.
+    pub(super) fn is_cached_read(&self) -> bool {
+        self.kind == Kind::Read && self.parts.iter().any(|part| part.slot != NO_SLOT)
+    }
+
+    /// Returns whether a write puts data into the cache.
+    pub(super) fn is_cached_write(&self) -> bool {
+        self.kind == Kind::Write && self.parts.iter().any(|part| part.route != Route::Direct)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -126,9 +143,11 @@ impl Ops {
         self.active.iter().chain(earlier).any(|other| *other != id && self.conflict(id, *other, is_through))
     }
 
-    /// Returns whether no write is under way.
+    /// Returns whether no write into the cache alone is under way.
     pub(super) fn are_writes_over(&self) -> bool {
-        !self.active.iter().any(|id| self.list[*id as usize].kind == Kind::Write)
+        let is_write =
+            |op: &Op| op.kind == Kind::Write && op.parts.iter().any(|part| part.route == Route::Cache);
+        !self.active.iter().any(|id| is_write(&self.list[*id as usize]))
     }
 
     pub(super) fn close(&mut self, id: u32) {
@@ -145,6 +164,7 @@ impl Ops {
         let op = &mut self.list[id as usize];
         op.stage = Stage::Waiting;
         op.failed = [None; 2];
+        op.is_drive_lost = false;
         self.active.retain(|other| *other != id);
         self.waiting.push_front(id);
     }
@@ -197,6 +217,8 @@ impl LocalCache {
 
     /// Ends an operation. Its command is finished by the caller.
     pub(super) fn close(&mut self, id: u32) {
+        // A Flush that began before does not cover the write.
+        self.acknowledged += u64::from(matches!(self.op(id).kind, Kind::Write | Kind::Zero));
         self.unpin(id);
         self.ops.close(id);
     }

@@ -118,12 +118,26 @@ impl LocalCache {
         }
     }
 
+    /// Handles a status that reports a loss of acknowledged writes to a layer.
+    pub(super) fn note_loss(&mut self, layer: u8, status: Status, io: &mut Io<'_>) {
+        match (status.same_code(Status::WRITES_LOST), layer) {
+            (true, super::DRIVE) => self.drive_reports_loss(io),
+            (true, _) => self.device_lost(io),
+            (false, _) => {}
+        }
+    }
+
     /// Takes a request back.
     pub(super) fn request_done(&mut self, done: Done, io: &mut Io<'_>) {
         let layer = (done.token >> 48) as usize & 1;
         self.queues.in_flight[layer] -= 1;
         let status = done.status;
-        match Job::of_token(done.token & ((1 << 48) - 1)) {
+        let job = Job::of_token(done.token & ((1 << 48) - 1));
+        // The ends of flushes and of an opening handle a loss themselves.
+        if !matches!(job, Job::DeviceFlush | Job::DriveFlush | Job::Open) {
+            self.note_loss(layer as u8, status, io);
+        }
+        match job {
             Job::Piece(id, layer) => self.piece_done(id, layer, status, io),
             Job::Fill(id) => self.fill_done(id, status, io),
             Job::DeviceFlush => self.device_flushed(status, io),

@@ -3,7 +3,7 @@
 use super::format::{self, mask};
 use super::ops::{Kind, LinePart, NO_SLOT, Route, Stage};
 use super::requests::{Job, Source, request};
-use super::{BACK, DEVICE, DRIVE, LocalCache};
+use super::{Attach, BACK, DEVICE, DRIVE, LocalCache};
 use sluice_command::Operation;
 use sluice_uif::{Answer, Call};
 use std::ops::Range;
@@ -124,7 +124,7 @@ impl LocalCache {
                 None => (NO_SLOT, Route::Direct),
             };
         };
-        if is_direct {
+        if is_direct || self.attach == Attach::Detached {
             return (slot, Route::Direct);
         }
         if is_full && self.slots.is_clean(slot) {
@@ -146,6 +146,7 @@ impl LocalCache {
     fn send_pieces(&mut self, id: u32, call: &mut Call<'_>) -> Answer {
         let op = &mut self.ops.list[id as usize];
         (op.stage, op.left) = (Stage::Below, self.pieces.len() as u32);
+        op.sent = op.left;
         let Operation::Read = op.request.operation else {
             self.counts.direct_writes += u64::from(self.pieces.iter().any(|piece| piece.layer == DRIVE));
             self.counts.cached_writes += u64::from(self.pieces.iter().any(|piece| piece.layer == DEVICE));

@@ -5,7 +5,7 @@
 //! sectors leave, and only when the table on the disk does not name their slot.
 
 use super::dirty::DirtyLines;
-use super::format::{Entry, Geometry, NO_LINE, SLOTS_OF_BLOCK};
+use super::format::{Entry, Geometry, NO_LINE, SLOTS_OF_BLOCK, is_whole, mask};
 use super::table::Table;
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -29,7 +29,7 @@ pub(super) struct Slot {
     pub(super) written: u128,
     /// Dirty sectors in the block of the table that was made last, which may be on the disk or not.
     imaged: u128,
-    /// Whether a content of the table that a power cut may leave names the slot.
+    /// Whether the slot is named by a content of the table that a power cut may leave.
     is_named: bool,
     /// Dirty sectors that the drive has, but perhaps not durable.
     pub(super) pending: u128,
@@ -279,8 +279,13 @@ impl Slots {
     /// Returns whether a restart would find all dirty ones of these sectors.
     pub(super) fn is_stored(&self, slot: u32, mask: u128) -> bool {
         let it = self.get(slot);
-        let is_certain = self.table.is_certain(slot / SLOTS_OF_BLOCK);
-        let stored = if is_certain { it.written } else { it.written & it.imaged };
+        let block = slot / SLOTS_OF_BLOCK;
+        let stored = match self.table.is_certain(block) {
+            true => it.written,
+            // The older copy may be the one that a restart reads.
+            false if self.table.is_uncertain(block) => 0,
+            false => it.written & it.imaged,
+        };
         mask & it.dirty & !stored == 0
     }
 
@@ -308,8 +313,54 @@ impl Slots {
         }
     }
 
-    /// Drops all sectors that are not dirty, after writes to the cache's device may be lost.
+    /// Drops all sectors that are not dirty, after writes may be lost.
     pub(super) fn drop_clean(&mut self) {
         self.list.iter_mut().for_each(|slot| slot.valid &= slot.dirty);
+    }
+
+    /// Drops the dirty sectors that the table does not name, after a loss of the cache's device. Their writes are not
+    /// acknowledged, and their slots may have data of another line. The drive may have later data of the other dirty
+    /// sectors: they are written there again.
+    pub(super) fn device_lost(&mut self) {
+        for slot in 0..self.list.len() as u32 {
+            let Slot { valid, dirty, written, pending, .. } = *self.get(slot);
+            self.drop_sectors(slot, dirty & !written);
+            if pending & valid != 0 {
+                self.unpend(slot, valid);
+            }
+        }
+    }
+
+    /// Drops all sectors behind the end of the drive.
+    pub(super) fn shrink(&mut self, line_bytes: u64, size: u64) {
+        for slot in 0..self.list.len() as u32 {
+            let line = self.get(slot).line;
+            if line != NO_LINE {
+                let rest = size.saturating_sub(line.saturating_mul(line_bytes)).min(line_bytes);
+                self.drop_sectors(slot, !mask(0, rest));
+            }
+        }
+    }
+
+    fn drop_sectors(&mut self, slot: u32, dropped: u128) {
+        let it = self.get_mut(slot);
+        it.valid &= !dropped;
+        it.pending &= !dropped;
+        let dirty = it.dirty & !dropped;
+        if dirty != it.dirty {
+            self.set_dirty_mask(slot, dirty);
+        }
+    }
+
+    /// Returns whether all dirty sectors are whole blocks of so many bytes.
+    pub(super) fn has_whole_blocks(&self, block_size: u64) -> bool {
+        self.list.iter().all(|slot| is_whole(slot.dirty, block_size))
+    }
+
+    /// Makes sectors valid again that the drive may have lost: their slot has the last data that was acknowledged.
+    pub(super) fn revalidate(&mut self, slot: u32, mask: u128) {
+        let it = self.get_mut(slot);
+        it.valid |= mask & it.dirty & it.pending;
+        self.unpend(slot, mask);
     }
 }

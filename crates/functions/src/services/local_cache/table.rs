@@ -27,6 +27,7 @@ pub(super) struct Table {
     taken: u64,
     unflushed: Vec<u32>,
     busy: u32,
+    uncertain: u32,
 }
 
 impl Table {
@@ -39,10 +40,11 @@ impl Table {
             taken: 0,
             unflushed: Vec::with_capacity(room),
             busy: 0,
+            uncertain: 0,
         }
     }
 
-    /// Notes what was read of a block.
+    /// Notes the copy and the count of a block that was read.
     pub(super) fn load(&mut self, block: u32, copy: u8, sequence: u64) {
         let it = &mut self.blocks[block as usize];
         (it.copy, it.sequence) = (copy, sequence);
@@ -59,6 +61,27 @@ impl Table {
     pub(super) fn is_certain(&self, block: u32) -> bool {
         let it = self.get(block);
         !(it.is_busy || it.is_uncertain)
+    }
+
+    /// Returns whether an earlier content of a block may be on the disk.
+    pub(super) fn is_uncertain(&self, block: u32) -> bool {
+        self.get(block).is_uncertain
+    }
+
+    /// Returns whether that is so for any block.
+    pub(super) fn has_uncertain(&self) -> bool {
+        self.uncertain > 0
+    }
+
+    /// Returns whether a block waits to be written.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    fn set_uncertain(&mut self, block: u32, is_uncertain: bool) {
+        let it = &mut self.blocks[block as usize];
+        let before = std::mem::replace(&mut it.is_uncertain, is_uncertain);
+        self.uncertain = self.uncertain + u32::from(is_uncertain) - u32::from(before);
     }
 
     pub(super) fn has_changes(&self) -> bool {
@@ -102,11 +125,12 @@ impl Table {
         match end {
             End::Written => {
                 it.copy = 1 - it.copy;
-                (it.is_uncertain, it.is_unflushed) = (false, true);
+                it.is_unflushed = true;
                 self.unflushed.push(block);
+                self.set_uncertain(block, false);
             }
             End::Failed => {
-                it.is_uncertain = true;
+                self.set_uncertain(block, true);
                 self.change(block);
             }
             End::Unsent => self.change(block),
@@ -127,7 +151,8 @@ impl Table {
             if it.is_unflushed {
                 it.copy = 1 - it.copy;
             }
-            (it.is_unflushed, it.is_uncertain) = (false, true);
+            it.is_unflushed = false;
+            self.set_uncertain(block, true);
             self.change(block);
         }
     }

@@ -5,7 +5,9 @@ use super::format::{self, BLOCK, Entry, Found, Geometry, NO_LINE, PAIR, SLOTS_OF
 use super::settings::Settings;
 use super::slots::Slots;
 use crate::Random;
-use sluice_uif::Options;
+use sluice_memory::{Buffers, SharedRegion};
+use sluice_nvme::Status;
+use sluice_uif::{Below, Direct, Effect, Options};
 use std::collections::{HashMap, VecDeque};
 
 const GEOMETRY: Geometry = Geometry { id: 0x1122, line: 32 << 10, slots: 130 };
@@ -220,5 +222,25 @@ fn the_choice_of_lines_is_scan_resistant() {
         let [ours, lru, best] = ratios(lines, 400);
         println!("{name}: {ours} of 1000 reads hit; least recently used {lru}; optimum {best}");
         assert!(ours >= lru + least && best >= ours, "{name}: {ours} {lru} {best}");
+    }
+}
+
+/// Starts with drives whose set of lines would take all memory.
+#[test]
+fn a_drive_that_is_too_large_is_refused() {
+    let settings = Settings::of(&Options::new([("mode".to_owned(), "write-back".to_owned())]));
+    for (size, serves) in [(1 << 30, true), (format::DRIVE_MAX + 512, false), (i64::MAX as u64, false)] {
+        let arena = 5 << 20;
+        let cache = super::LocalCache::new(settings.clone().expect("good ones"));
+        let mut function = Direct::new(Box::new(cache), arena);
+        let mut memory = Buffers::new(SharedRegion::new("arena", arena).expect("memory"));
+        for (number, size) in [size, 64 << 20].into_iter().enumerate() {
+            function.set_layer(number, Below { size, block_size: 512, atomic: 512, id: 3, is_new: false });
+        }
+        function.start(&mut memory, 1);
+        match function.take_effect() {
+            Some(Effect::Ready(status)) => assert!(!serves && status == Status::NAMESPACE_NOT_READY),
+            other => assert!(serves && matches!(other, Some(Effect::Request { .. })), "{other:?}"),
+        }
     }
 }
