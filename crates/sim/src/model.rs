@@ -228,9 +228,15 @@ impl ModelNamespace {
     /// Loses all data that is not durable, while the namespace stays in use. A Flush must fail for that: one
     /// that begins after the writes that may be lost had ended.
     pub fn lose_unflushed(&mut self) {
+        self.lose_blocks(|_| true, |_, _| true);
+    }
+
+    /// Loses the data of some blocks that is not durable. A Flush must fail for a block with contents that `is_owed`.
+    pub fn lose_blocks(&mut self, is_lost: impl Fn(u64) -> bool, is_owed: impl Fn(u64, Tag) -> bool) {
         self.now += 1;
-        for (block, versions) in (0..).zip(&mut self.blocks) {
-            let superseded = versions.iter().filter(|version| version.superseded.is_some());
+        for (block, versions) in (0..).zip(&mut self.blocks).filter(|(block, _)| is_lost(*block)) {
+            let is_owed = |version: &&Version| version.superseded.is_some() && is_owed(block, version.tag);
+            let superseded = versions.iter().filter(is_owed);
             self.owed.extend(superseded.map(|version| version.successor_ended));
             versions.iter_mut().for_each(|version| version.superseded = None);
             for flight in self.flights.values_mut() {

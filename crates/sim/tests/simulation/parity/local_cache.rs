@@ -1,9 +1,11 @@
 //! The function `local-cache` against the model: power cuts at every moment, kills, and failures of both layers.
 
 use super::live;
-use super::rig::Rig;
+use super::loss::UNSEEN;
+use super::rig::{BLOCK, Rig};
 use sluice_command::Operation;
-use sluice_sim::seeds;
+use sluice_nvme::Status;
+use sluice_sim::{Action, Tag, seeds};
 
 const BACK: &[(&str, &str)] = &[("mode", "write-back"), ("dirty", "60%")];
 const THROUGH: &[(&str, &str)] = &[("mode", "write-through")];
@@ -275,5 +277,218 @@ fn a_cache_follows_storage_that_is_exchanged_under_the_function() {
             rig.read_all();
         }
         assert_eq!(rig.failed, 0);
+    }
+}
+
+/// Cuts the power of a layer alone. A Flush fails for writes that are lost, nothing else is lost, and no read returns
+/// data of another line.
+fn lose_power(mode: &[(&str, &str)], layer: usize) {
+    let mut failed = 0;
+    for seed in seeds(&[], 60) {
+        let mut rig = Rig::local_cache(seed, mode);
+        for round in 0..6 {
+            live(&mut rig, 400);
+            rig.lose(layer, round % 2 == 0);
+            live(&mut rig, 200);
+            settle(&mut rig);
+            rig.read_all();
+            live(&mut rig, 200);
+            let cut = rig.random.one_in(2);
+            rig.kill_daemon(cut);
+            rig.read_all();
+        }
+        failed += rig.failed;
+    }
+    assert!(failed > 20, "{failed}");
+}
+
+#[test]
+fn a_loss_of_the_drive_in_write_back_mode() {
+    lose_power(BACK, 0);
+}
+
+#[test]
+fn a_loss_of_the_drive_in_write_through_mode() {
+    lose_power(THROUGH, 0);
+}
+
+#[test]
+fn a_loss_of_the_device_in_write_back_mode() {
+    lose_power(BACK, 1);
+}
+
+#[test]
+fn a_loss_of_the_device_in_write_through_mode() {
+    lose_power(THROUGH, 1);
+}
+
+/// Cuts the power of both, with failures of both layers and a drive that is away for a while.
+#[test]
+fn losses_of_both_layers() {
+    for mode in [BACK, THROUGH] {
+        for seed in seeds(&[], 60) {
+            let mut rig = Rig::local_cache(seed, mode);
+            for round in 0..6 {
+                (rig.faults, rig.log_faults) = if round % 2 == 0 { (0.0, 0.0) } else { (0.01, 0.01) };
+                live(&mut rig, 300);
+                rig.up[0] = !rig.random.one_in(4);
+                let at_flush = rig.random.one_in(2);
+                rig.lose(1, at_flush);
+                live(&mut rig, 100);
+                rig.up[0] = true;
+                rig.lose(0, !at_flush);
+                live(&mut rig, 100);
+                if rig.random.one_in(2) {
+                    settle(&mut rig);
+                }
+                (rig.faults, rig.log_faults) = (0.0, 0.0);
+                let cut = rig.random.one_in(2);
+                rig.kill_daemon(cut);
+                rig.read_all();
+            }
+        }
+    }
+}
+
+/// Puts dirty data into the cache at these blocks, which the drive does not get.
+fn with_dirty(rig: &mut Rig, places: &[(u64, u64)]) {
+    rig.submit_at(Operation::Flush, 0, 0);
+    rig.drain_all();
+    rig.up[0] = false;
+    for (first, blocks) in places {
+        rig.submit_at(Operation::Write, *first, *blocks);
+        rig.drain();
+    }
+    rig.drain_all();
+    assert!(number(rig, "dirty_bytes") > 0);
+}
+
+/// Starts before it is known whether the drive is the right one. Nothing is sent to it.
+#[test]
+fn an_unknown_drive_gets_no_dirty_data() {
+    let mut rig = Rig::local_cache(5, BACK);
+    with_dirty(&mut rig, &[(0, 32)]);
+    rig.end_daemon(false);
+    rig.up[0] = true;
+    let data = rig.image(0);
+    let former = rig.exchange_storage(0, UNSEEN);
+    for (storage, why) in [(UNSEEN, "not known yet"), (99, "of another drive"), (UNSEEN, "not known yet")] {
+        rig.exchange_storage(0, storage);
+        assert!(!rig.serves(), "{why}");
+        (0..20).for_each(|_| assert!(rig.turn()));
+        assert!(rig.tell("status").expect("a status").contains(why));
+        assert!(rig.image(0) == data, "{why}");
+    }
+    rig.exchange_storage(0, former);
+    assert!(rig.serves());
+    rig.read_all();
+    rig.tell("flush").expect("the drive is there");
+    rig.check_drive();
+}
+
+/// Makes the drive smaller in use: the end is dropped, and is not there when it is as large again.
+#[test]
+fn the_end_of_a_drive_that_shrinks_is_dropped() {
+    let mut rig = Rig::local_cache(3, BACK);
+    let blocks = rig.blocks;
+    with_dirty(&mut rig, &[(0, 32), (blocks - 32, 32), (blocks - 80, 32)]);
+    rig.blocks = blocks - 64;
+    rig.disks[0].lock().resize(rig.blocks * BLOCK);
+    rig.up[0] = true;
+    assert!(rig.serves());
+    rig.tell("flush").expect("nothing is behind the end");
+    rig.check_drive();
+    rig.read_all();
+    rig.drain_all();
+    rig.blocks = blocks;
+    rig.disks[0].lock().resize(blocks * BLOCK);
+    let zeros = rig.model.begin(Action::Write { first: blocks - 64, tags: vec![Tag::ZERO; 64], fua: true });
+    rig.model.end(zeros, true);
+    assert!(rig.serves());
+    rig.read_all();
+    rig.kill_daemon(true);
+    rig.read_all();
+}
+
+/// Starts with a drive that is smaller than its dirty data: the refusal has the size.
+#[test]
+fn a_drive_that_is_too_small_is_refused() {
+    let mut rig = Rig::local_cache(3, BACK);
+    let blocks = rig.blocks;
+    with_dirty(&mut rig, &[(0, 32), (blocks - 32, 32)]);
+    rig.end_daemon(false);
+    rig.up[0] = true;
+    rig.disks[0].lock().resize((blocks - 64) * BLOCK);
+    assert!(!rig.serves());
+    let status = rig.tell("status").expect("a status");
+    assert!(status.contains(&format!("up to byte {}", blocks * BLOCK)), "{status}");
+    rig.disks[0].lock().resize(blocks * BLOCK);
+    assert!(rig.serves());
+    rig.read_all();
+}
+
+/// Gives the drive blocks of 4096 bytes: dirty sectors that are no whole blocks are refused in words.
+#[test]
+fn larger_blocks_need_whole_dirty_blocks() {
+    for (first, is_whole) in [(8, true), (9, false)] {
+        for is_live in [true, false] {
+            let mut rig = Rig::local_cache(3, BACK);
+            with_dirty(&mut rig, &[(first, 8)]);
+            if !is_live {
+                rig.end_daemon(false);
+            }
+            rig.up[0] = true;
+            rig.block_size = 4096;
+            assert_eq!(rig.serves(), is_whole);
+            if is_whole {
+                rig.tell("flush").expect("it can be written");
+                rig.check_drive();
+                continue;
+            }
+            assert!(rig.tell("status").expect("a status").contains("smaller blocks"));
+            rig.block_size = BLOCK;
+            assert!(rig.serves());
+            rig.tell("flush").expect("it can be written");
+            rig.check_drive();
+        }
+    }
+}
+
+/// Refuses the layers in use. Commands under way end, and the next start serves again.
+#[test]
+fn commands_under_way_end_after_a_refusal() {
+    for seed in seeds(&[], 20) {
+        let mut rig = Rig::local_cache(seed, BACK);
+        for _ in 0..3 {
+            live(&mut rig, 300);
+            rig.submit_at(Operation::Read, 0, 128);
+            let is_busy = !rig.is_idle();
+            rig.block_size = 8192;
+            rig.show_layers();
+            assert!(!is_busy || rig.ready == Some(Status::SUCCESS), "the layer returns commands to it");
+            rig.drain();
+            rig.block_size = BLOCK;
+            assert!(rig.serves());
+            settle(&mut rig);
+            rig.read_all();
+        }
+    }
+}
+
+/// Detaches under load: the order is answered, and the drive has everything then and later.
+#[test]
+fn a_detach_ends_under_load() {
+    for seed in seeds(&[], 20) {
+        let mut rig = Rig::local_cache(seed, BACK);
+        live(&mut rig, 400);
+        rig.tell_while("detach", Rig::submit).expect("the drive is there");
+        for _ in 0..3 {
+            live(&mut rig, 100);
+            rig.drain();
+            rig.check_drive();
+        }
+        let hits = number(&mut rig, "hits");
+        rig.read_all();
+        assert_eq!((number(&mut rig, "hits"), rig.failed), (hits, 0), "caching has stopped");
     }
 }

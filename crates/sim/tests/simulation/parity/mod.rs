@@ -3,6 +3,7 @@
 mod atomic;
 mod checksum;
 mod local_cache;
+mod loss;
 mod rig;
 mod whole;
 

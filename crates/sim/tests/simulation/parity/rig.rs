@@ -8,6 +8,7 @@ use sluice_sim::{Action, DiskConfig, FlightId, ModelNamespace, Random, SimDisk, 
 use sluice_uif::abi::{Reply, Submission, disposition, flag, kind};
 use sluice_uif::{Options, Session};
 
+use super::loss;
 use super::whole::Whole;
 
 pub(super) const BLOCK: u64 = 512;
@@ -24,8 +25,8 @@ const CHUNK: usize = 8 << 10;
 const ARENA: usize = 12 << 20;
 
 /// Commands at a time, and bytes of the buffer of each.
-const SLOTS: usize = 24;
-const SLOT: usize = 128 << 10;
+pub(super) const SLOTS: usize = 24;
+pub(super) const SLOT: usize = 128 << 10;
 
 /// Offset of the text of operators.
 const WORDS: usize = 4 << 20;
@@ -41,9 +42,9 @@ struct Command {
 /// Request to a layer below.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
-    reply: Reply,
-    request: Request,
-    data: usize,
+    pub(super) reply: Reply,
+    pub(super) request: Request,
+    pub(super) data: usize,
 }
 
 pub(super) struct Rig {
@@ -51,17 +52,19 @@ pub(super) struct Rig {
     pub(super) members: usize,
     pub(super) parities: usize,
     function: &'static str,
-    options: Options,
+    pub(super) options: Options,
     /// Blocks of the smallest command, and bytes that the power does not tear.
     unit: u64,
     pub(super) atom: u64,
-    blocks: u64,
+    pub(super) blocks: u64,
     session: Session,
     memory: Buffers,
     /// Members, and the log.
     pub(super) disks: Vec<SimDisk>,
     pub(super) up: Vec<bool>,
     storage: Vec<u64>,
+    /// Bytes of a block of layer 0, as the function gets it.
+    pub(super) block_size: u64,
     is_new: bool,
     now_ns: u64,
     pub(super) asked: Vec<Asked>,
@@ -86,8 +89,11 @@ pub(super) struct Rig {
     whole: Option<Whole>,
     /// Most blocks of an atomic write of the next function.
     next_limit: u64,
-    /// Loss that the next request to layer 0 reports.
-    loss: bool,
+    /// Loss that the next request to a layer reports, or the next flush of it.
+    pub(super) loss: [bool; 2],
+    pub(super) flush_loss: [bool; 2],
+    /// Blocks of layer 0 whose data a command of the host brought, and not the function.
+    pub(super) is_direct: Vec<bool>,
     /// Requests to members since the last command of the host was submitted.
     pub(super) requests: Vec<Operation>,
     pub(super) good: u64,
@@ -192,6 +198,7 @@ impl Rig {
             memory,
             disks,
             up: vec![true; members + 1],
+            block_size: BLOCK,
             storage: (1..).take(members + 1).collect(),
             is_new: true,
             now_ns: 0,
@@ -211,7 +218,9 @@ impl Rig {
             cut_change: None,
             whole: None,
             next_limit: (16 << 10) / BLOCK,
-            loss: false,
+            loss: [false; 2],
+            flush_loss: [false; 2],
+            is_direct: vec![false; blocks as usize],
             requests: Vec::new(),
             good: 0,
             failed: 0,
@@ -226,16 +235,16 @@ impl Rig {
         self.blocks
     }
 
-    fn show_layers(&mut self) {
+    pub(super) fn show_layers(&mut self) {
         for number in 0..self.disks.len() {
             let below = Submission {
                 kind: kind::BELOW,
                 stage: number as u8,
                 offset: self.disks[number].lock().config().size,
-                length: 512,
+                length: if number == 0 { self.block_size } else { BLOCK },
                 data_length: 512,
                 flags: if self.is_new { flag::NEW } else { 0 },
-                cookie: [self.storage[number], 0],
+                cookie: loss::storage_words(self.storage[number]),
                 ..Submission::default()
             };
             self.session.take(&below, &mut self.memory, self.now_ns);
@@ -446,8 +455,8 @@ impl Rig {
             self.asked.push(asked);
             return false;
         }
-        if layer == 0 && std::mem::take(&mut self.loss) {
-            self.answer(&asked, Status::WRITES_LOST);
+        if let Some(status) = self.take_loss(layer, asked.request.operation) {
+            self.answer(&asked, status);
             return true;
         }
         if is_read && !is_log && self.random.chance(self.media) {
@@ -487,7 +496,7 @@ impl Rig {
     }
 
     /// Executes each block of a request with this probability.
-    fn apply(&mut self, asked: &Asked, chance: f64) {
+    pub(super) fn apply(&mut self, asked: &Asked, chance: f64) {
         let (layer, request) = (usize::from(asked.reply.layer), asked.request);
         let length = request.length as usize;
         match request.operation {
@@ -507,6 +516,9 @@ impl Rig {
                 {
                     if self.random.chance(chance) {
                         self.disks[layer].lock().write(at, block);
+                        if layer == 0 {
+                            self.note_origin(asked, at, block.len());
+                        }
                     }
                 }
                 if request.fua && chance == 1.0 {
@@ -525,7 +537,7 @@ impl Rig {
         }
         self.disks[0].lock().power_cut();
         self.model.lose_unflushed();
-        self.loss = true;
+        self.loss[0] = true;
     }
 
     /// Has a layer report another storage from now on. Returns the former number.
@@ -549,7 +561,7 @@ impl Rig {
         self.commands.iter_mut().for_each(|(_, command)| *command = None);
         let limit = self.next_limit;
         self.whole.iter_mut().for_each(|whole| whole.crash(limit));
-        self.loss = false;
+        (self.loss, self.flush_loss) = Default::default();
         self.words = None;
         (self.session, self.memory) = session(self.function, &self.options);
     }
@@ -575,6 +587,15 @@ impl Rig {
 
     /// Sends an operator's order. Returns its answer.
     pub(super) fn tell(&mut self, text: &str) -> Result<String, String> {
+        self.tell_while(text, |_| ())
+    }
+
+    /// Sends an operator's order, and takes a step each time that it is not answered yet.
+    pub(super) fn tell_while(
+        &mut self,
+        text: &str,
+        mut step: impl FnMut(&mut Self),
+    ) -> Result<String, String> {
         self.memory.bytes(WORDS, text.len()).expect("room").copy_from_slice(text.as_bytes());
         let (tag, data_offset, data_length) = (u64::MAX, WORDS as u32, text.len() as u32);
         let entry =
@@ -584,6 +605,7 @@ impl Rig {
             if self.words.is_some() || !self.turn() {
                 break;
             }
+            step(self);
         }
         let (status, words) = self.words.take().expect("it answers soon");
         if status.is_success() { Ok(words) } else { Err(words) }
