@@ -30,6 +30,7 @@ mod examples;
 mod firmware;
 mod format;
 mod function;
+mod fuse;
 mod groups;
 mod guests;
 mod hanging;

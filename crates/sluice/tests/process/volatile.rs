@@ -1,12 +1,14 @@
 //! A disk with a volatile write cache: a file of which only synced data survives a power cut.
 //!
 //! The test process is a FUSE server for one regular file, which is mounted over a file in a folder of its
-//! own. Writes go to a cache. FSYNC copies the cache to the medium, and a write with O_DSYNC goes to both.
-//! [`Disk::cut`] replaces the cache by the medium, as a power cut does. All I/O is direct, so that the kernel
+//! own. Writes and holes go to a cache. FSYNC copies the cache to the medium, and a write with O_DSYNC goes to both.
+//! [`Disk::cut`] replaces the cache by the medium, as a power cut does. [`Disk::power_off`] does so, and fails all
+//! requests until [`Disk::power_on`]: caches of the kernel above the disk are not written back either. All I/O is direct, so that the kernel
 //! keeps no copy of the data.
 //!
 //! Mounting takes root and /dev/fuse. Without them a test prints that and is skipped.
 
+use crate::fuse::{Attributes, Fallocate, Head, Init, ReplyHead, Transfer, operation};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -14,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use zerocopy::byteorder::native_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of one write at most.
 const WRITE_MAX: u32 = 128 << 10;
@@ -27,94 +29,7 @@ const REGULAR: u32 = 0o100_600;
 /// Errors of Linux.
 const EIO: i32 = 5;
 const ENOSYS: i32 = 38;
-
-/// Operations of the FUSE protocol that the server carries out or does not answer.
-mod operation {
-    pub(super) const FORGET: u32 = 2;
-    pub(super) const GETATTR: u32 = 3;
-    pub(super) const SETATTR: u32 = 4;
-    pub(super) const OPEN: u32 = 14;
-    pub(super) const READ: u32 = 15;
-    pub(super) const WRITE: u32 = 16;
-    pub(super) const STATFS: u32 = 17;
-    pub(super) const RELEASE: u32 = 18;
-    pub(super) const FSYNC: u32 = 20;
-    pub(super) const FLUSH: u32 = 25;
-    pub(super) const INIT: u32 = 26;
-    pub(super) const INTERRUPT: u32 = 36;
-    pub(super) const BATCH_FORGET: u32 = 42;
-}
-
-#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Head {
-    length: U32,
-    operation: U32,
-    unique: U64,
-    node: U64,
-    uid: U32,
-    gid: U32,
-    pid: U32,
-    padding: U32,
-}
-
-#[derive(Debug, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct ReplyHead {
-    length: U32,
-    error: [u8; 4],
-    unique: U64,
-}
-
-/// Answer to INIT.
-#[derive(Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Init {
-    major: U32,
-    minor: U32,
-    readahead_max: U32,
-    flags: U32,
-    background_max: U16,
-    congestion: U16,
-    write_max: U32,
-    time_granularity: U32,
-    pages_max: U16,
-    alignment: U16,
-    reserved: [U32; 8],
-}
-
-#[derive(Debug, Default, IntoBytes, FromBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Attributes {
-    valid: U64,
-    valid_ns: U32,
-    padding: U32,
-    inode: U64,
-    size: U64,
-    blocks: U64,
-    times: [U64; 3],
-    times_ns: [U32; 3],
-    mode: U32,
-    links: U32,
-    uid: U32,
-    gid: U32,
-    device: U32,
-    block_size: U32,
-    flags: U32,
-}
-
-/// Head of READ and WRITE.
-#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Transfer {
-    handle: U64,
-    offset: U64,
-    size: U32,
-    kind: U32,
-    owner: U64,
-    flags: U32,
-    padding: U32,
-}
+const EOPNOTSUPP: i32 = 95;
 
 /// The two copies of the data, and faults that a test has ordered.
 #[derive(Debug, Default)]
@@ -128,6 +43,11 @@ struct Content {
     to_hold: u32,
     /// Requests of the writes that wait, as they came.
     held: Vec<Vec<u8>>,
+    /// Whether the power is off: reads, writes and syncs fail.
+    is_off: bool,
+    /// Whether holes can be punched, and ranges zeroed; `longest_hole`: bytes of the longest one.
+    has_holes: bool,
+    longest_hole: u64,
 }
 
 /// The disk. Dropping it takes it out of the file system.
@@ -143,6 +63,16 @@ impl Disk {
     /// Creates a disk of `size` bytes, all zero. Returns none where FUSE file systems cannot be mounted, and
     /// prints that.
     pub(crate) fn new(size: usize) -> Option<Self> {
+        Self::with(Content { cache: vec![0; size], medium: vec![0; size], ..Content::default() })
+    }
+
+    /// Creates a disk on which holes can be punched, and ranges zeroed.
+    pub(crate) fn with_holes(size: usize) -> Option<Self> {
+        let (cache, medium) = (vec![0; size], vec![0; size]);
+        Self::with(Content { cache, medium, has_holes: true, ..Content::default() })
+    }
+
+    fn with(content: Content) -> Option<Self> {
         let skipped = |why: &dyn std::fmt::Display| {
             eprintln!("SKIPPED: no disk with a volatile cache here: {why}");
             None
@@ -166,7 +96,6 @@ impl Disk {
             Ok(done) => return skipped(&String::from_utf8_lossy(&done.stderr).trim_end()),
             Err(error) => return skipped(&format!("mount: {error}")),
         }
-        let content = Content { cache: vec![0; size], medium: vec![0; size], ..Content::default() };
         let (content, device) = (Arc::new(Mutex::new(content)), Arc::new(device));
         let server = {
             let (content, device) = (Arc::clone(&content), Arc::clone(&device));
@@ -206,6 +135,21 @@ impl Disk {
         }
         drop(guard);
         self.cut();
+    }
+
+    /// Cuts the power, with the blocks where `survives` returns true on the medium, and leaves it off.
+    pub(crate) fn power_off(&self, survives: impl FnMut() -> bool) {
+        self.content().is_off = true;
+        self.cut_partly(survives);
+    }
+
+    pub(crate) fn power_on(&self) {
+        self.content().is_off = false;
+    }
+
+    /// Returns the bytes of the longest range that one request has punched or zeroed.
+    pub(crate) fn longest_hole(&self) -> u64 {
+        self.content().longest_hole
     }
 
     /// Returns the data as reads return it.
@@ -277,6 +221,10 @@ impl Content {
             operation::SETATTR => self.set_attributes(body),
             // The flag is FOPEN_DIRECT_IO.
             operation::OPEN => Ok([0_u64.to_ne_bytes(), 1_u64.to_le_bytes()].concat()),
+            operation::READ | operation::WRITE | operation::FSYNC | operation::FALLOCATE if self.is_off => {
+                Err(EIO)
+            }
+            operation::FALLOCATE if self.has_holes => self.zero(body),
             operation::READ => self.read(body),
             operation::WRITE => self.write(body),
             operation::FSYNC => self.sync(),
@@ -359,6 +307,20 @@ impl Content {
         Ok(u64::from(data.len() as u32).to_le_bytes().to_vec())
     }
 
+    /// Zeroes a range, in the cache alone.
+    fn zero(&mut self, body: &[u8]) -> Result<Vec<u8>, i32> {
+        const KEEP_SIZE: u32 = 1;
+        let (request, _) = Fallocate::read_from_prefix(body).map_err(|_| EIO)?;
+        if request.mode.get() & KEEP_SIZE == 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let end = (request.offset.get() + request.length.get()).min(self.cache.len() as u64) as usize;
+        let start = (request.offset.get() as usize).min(end);
+        self.cache[start..end].fill(0);
+        self.longest_hole = self.longest_hole.max((end - start) as u64);
+        Ok(Vec::new())
+    }
+
     fn sync(&mut self) -> Result<Vec<u8>, i32> {
         self.syncs += 1;
         if self.failing_syncs > 0 {
@@ -422,6 +384,11 @@ impl LoopDevice {
     /// Creates a device above a disk. Returns none where that is impossible, and prints it.
     pub(crate) fn over(disk: &Disk) -> Option<Self> {
         Self::with(&["--direct-io=on"], &disk.path())
+    }
+
+    /// Creates a device with sectors of 4096 bytes above a disk.
+    pub(crate) fn of_4096(disk: &Disk) -> Option<Self> {
+        Self::with(&["--direct-io=on", "--sector-size", "4096"], &disk.path())
     }
 
     /// Creates a device above any file.
@@ -492,4 +459,24 @@ fn it_loses_what_was_not_synced() {
     disk.let_go();
     writer.join().expect("it ends").expect("written");
     assert!(disk.durable()[8192..12288] == [5; 4096] && disk.syncs() == 2);
+    disk.power_off(|| true);
+    assert!(plain.write_all_at(&[6; 4096], 0).is_err() && plain.sync_data().is_err(), "it is off");
+    disk.power_on();
+    assert!(read(0) == [1; 4096] && read(8192) == [5; 4096]);
+}
+
+#[test]
+fn a_hole_is_lost_that_was_not_synced() {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let Some(disk) = Disk::with_holes(64 << 10) else { return };
+    let file = File::options().read(true).write(true).open(disk.path()).expect("it is there");
+    rustix::io::pwrite(&file, &[1; 16384], 0).expect("written");
+    file.sync_data().expect("synced");
+    for mode in [FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE] {
+        fallocate(&file, mode | FallocateFlags::KEEP_SIZE, 4096, 8192).expect("zeroed");
+        assert!(disk.read()[4096..12288] == [0; 8192] && disk.durable()[..16384] == [1; 16384]);
+        disk.cut();
+        assert!(disk.read()[..16384] == [1; 16384]);
+    }
+    assert_eq!(disk.longest_hole(), 8192);
 }
