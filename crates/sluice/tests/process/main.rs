@@ -65,6 +65,7 @@ mod paths;
 #[path = "../../../frontend-vfio-user/tests/rig/peer.rs"]
 #[allow(dead_code, reason = "its own tests use all of it")]
 mod peer;
+mod places;
 mod power;
 mod programs;
 mod qos;

@@ -1,10 +1,10 @@
 //! A host's load of numbered writes, and the writes that each place of its namespace may hold after a loss of power.
 //!
-//! Each write has a number. A place has at most one command in flight, and several places have one at a time. The model
-//! of a place is the list of the writes that a read may return, the durable one first. A successful Flush or a write
-//! with FUA shortens the list. A write that failed or was never answered is done or is not done.
+//! Each write has a number. A place has at most one command in flight, and several places have one at a time. The
+//! [model](crate::places) of each place has the writes that a read may return.
 
 use crate::common::LIMIT;
+use crate::places::{Outcome, Place, Version};
 use sluice_host::{Controller, Deadline, DmaBuffer, QueueLayout, QueuePair, entry};
 use sluice_nvme::{CompletionEntry, Status, SubmissionEntry};
 use std::sync::Arc;
@@ -41,34 +41,10 @@ impl Dice {
 /// Counter of the cuts of the machine that holds the data: odd while a cut is under way.
 pub(crate) type Epoch = Arc<AtomicU32>;
 
-/// Result of a write, from the view of its host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    /// The write failed, or no answer came.
-    Unknown,
-    /// The write was acknowledged, and was submitted in this epoch.
-    Acknowledged(u32),
-    /// The write was acknowledged, but then a Flush failed, so that no later Flush is about it.
-    Doubtful(u32),
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Version {
-    number: u32,
-    outcome: Outcome,
-}
-
-/// Writes that a read of the place may return, the oldest first. The first one is durable.
-#[derive(Debug)]
-struct Place {
-    versions: Vec<Version>,
-    last: u32,
-    is_busy: bool,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Write { fua: bool },
+    Zeroes { fua: bool, deallocate: bool },
     Read,
     Flush,
 }
@@ -110,6 +86,16 @@ pub(crate) struct Numbered {
     flushing: Option<Vec<u32>>,
     pub(crate) failures: Failures,
     pub(crate) acknowledged: u64,
+    /// Number of acknowledged writes that [`Self::settle`] did not find.
+    pub(crate) lost: u64,
+    /// Whether the host has switched the volatile write cache off: each write is durable when it is acknowledged.
+    pub(crate) is_through: bool,
+    /// Per cent of the commands that are Write Zeroes.
+    pub(crate) zeroes: u64,
+    /// Blocks between the beginnings of two places.
+    pub(crate) distance: u64,
+    /// Place of the last Write Zeroes: most begin where the one before ends.
+    zeroed: usize,
 }
 
 /// Returns the content of a place after the write of that number.
@@ -134,10 +120,8 @@ fn number_in(place: usize, data: &[u8]) -> Result<u32, String> {
 
 impl Numbered {
     pub(crate) fn new(seed: u64, epoch: Epoch, has_copy: bool) -> Self {
-        let durable = Version { number: 0, outcome: Outcome::Acknowledged(0) };
-        let place = |_| Place { versions: vec![durable], last: 0, is_busy: false };
         Self {
-            places: (0..PLACES).map(place).collect(),
+            places: (0..PLACES).map(|_| Place::new()).collect(),
             connection: None,
             dice: Dice::new(seed),
             epoch,
@@ -145,6 +129,11 @@ impl Numbered {
             flushing: None,
             failures: Failures::default(),
             acknowledged: 0,
+            lost: 0,
+            is_through: false,
+            zeroes: 0,
+            distance: DISTANCE,
+            zeroed: 0,
         }
     }
 
@@ -199,8 +188,15 @@ impl Numbered {
 
     /// Submits a random command in a free slot.
     fn start(&mut self, slot: usize) {
-        let place = self.dice.below(PLACES as u64) as usize;
+        let mut place = self.dice.below(PLACES as u64) as usize;
         let kind = match self.dice.below(100) {
+            _ if self.zeroes > 0 && self.dice.below(100) < self.zeroes => {
+                if self.dice.below(4) > 0 {
+                    place = (self.zeroed + 1) % PLACES;
+                }
+                self.zeroed = place;
+                Kind::Zeroes { fua: self.dice.below(2) == 0, deallocate: self.dice.below(2) == 0 }
+            }
             0..3 if self.flushing.is_none() => Kind::Flush,
             0..60 => Kind::Write { fua: false },
             60..70 => Kind::Write { fua: true },
@@ -212,7 +208,7 @@ impl Numbered {
     }
 
     fn send(&mut self, slot: usize, kind: Kind, place: usize) {
-        let slba = place as u64 * DISTANCE;
+        let slba = place as u64 * self.distance;
         let command = match kind {
             Kind::Flush => {
                 let last = |place: &Place| place.acknowledged();
@@ -222,10 +218,14 @@ impl Numbered {
             Kind::Read => entry::read(1, slba, BLOCKS),
             Kind::Write { fua: false } => entry::write(1, slba, BLOCKS),
             Kind::Write { fua: true } => entry::with_fua(entry::write(1, slba, BLOCKS)),
+            Kind::Zeroes { fua: false, deallocate } => entry::write_zeroes(1, slba, BLOCKS, deallocate),
+            Kind::Zeroes { fua: true, deallocate } => {
+                entry::with_fua(entry::write_zeroes(1, slba, BLOCKS, deallocate))
+            }
         };
         let (place_index, place) = (place, &mut self.places[place]);
         place.is_busy |= kind != Kind::Flush;
-        if let Kind::Write { .. } = kind {
+        if let Kind::Write { .. } | Kind::Zeroes { .. } = kind {
             place.last += 1;
         }
         let number = place.last;
@@ -280,20 +280,29 @@ impl Numbered {
                     self.check(flight.place, data);
                 }
             }
-            Kind::Write { fua } => {
+            Kind::Write { fua } | Kind::Zeroes { fua, .. } => {
+                let is_durable = fua || self.is_through;
                 self.acknowledged += u64::from(data.is_some());
-                self.places[flight.place].wrote(&flight, fua, data.is_some());
+                let holds = if let Kind::Write { .. } = flight.kind { flight.number } else { 0 };
+                let outcome = match data {
+                    Some(_) => Outcome::Acknowledged(flight.epoch),
+                    None => Outcome::Unknown,
+                };
+                let written = Version { number: flight.number, holds, outcome };
+                self.places[flight.place].wrote(written, is_durable);
             }
         }
     }
 
+    /// Records a loss of power of the machine that serves the host. A Flush of the next connection is not about the
+    /// writes acknowledged so far.
+    pub(crate) fn lose_power(&mut self) {
+        self.doubt();
+    }
+
     /// Records that a Flush has failed: later ones are not about the writes acknowledged so far.
     fn doubt(&mut self) {
-        for version in self.places.iter_mut().flat_map(|place| &mut place.versions) {
-            if let Outcome::Acknowledged(epoch) = version.outcome {
-                version.outcome = Outcome::Doubtful(epoch);
-            }
-        }
+        self.places.iter_mut().for_each(Place::doubt);
     }
 
     /// Checks the content of a place without a write in flight. Returns the number of the write that is
@@ -302,7 +311,7 @@ impl Numbered {
         let number = number_in(place, data).unwrap_or_else(|fault| panic!("{fault}"));
         let epoch = self.epoch.load(Relaxed);
         let expected = self.places[place].visible(self.has_copy, epoch);
-        let is_expected = expected.iter().any(|version| version.number == number);
+        let is_expected = expected.iter().any(|version| version.holds == number);
         assert!(
             is_expected,
             "place {place} holds write {number} in epoch {epoch}, but may hold {expected:?}"
@@ -342,7 +351,8 @@ impl Numbered {
         assert_eq!(before, after, "the content changed without a write");
         let epoch = self.epoch.load(Relaxed);
         for (place, number) in self.places.iter_mut().zip(after) {
-            place.versions = vec![Version { number, outcome: Outcome::Acknowledged(epoch) }];
+            self.lost += u64::from(place.has_lost(number));
+            place.settle(number, epoch);
         }
         Ok(())
     }
@@ -350,7 +360,7 @@ impl Numbered {
     /// Checks that an image of the namespace holds each place. Call after [`Self::settle`].
     pub(crate) fn is_in(&self, image: &[u8]) -> Result<(), String> {
         for (index, place) in self.places.iter().enumerate() {
-            let (at, number) = (index * DISTANCE as usize * 512, place.versions[0].number);
+            let (at, number) = (index * self.distance as usize * 512, place.durable());
             let found = number_in(index, &image[at..at + BYTES])?;
             if found != number {
                 return Err(format!("place {index} has write {found}, not {number}"));
@@ -363,7 +373,7 @@ impl Numbered {
 impl Connection {
     fn submit(&mut self, slot: usize, kind: Kind, command: SubmissionEntry, data: &[u8]) -> u16 {
         let cid = match kind {
-            Kind::Flush => self.queue.submit(command),
+            Kind::Flush | Kind::Zeroes { .. } => self.queue.submit(command),
             Kind::Read => {
                 // Bytes that the read does not transfer keep this value.
                 self.memory.region().write(slot * BYTES, &[0xee; BYTES]);
@@ -376,71 +386,6 @@ impl Connection {
         };
         cid.expect("room in the queue")
     }
-}
-
-impl Place {
-    /// Returns the last write that was acknowledged.
-    fn acknowledged(&self) -> u32 {
-        let is = |version: &&Version| version.outcome != Outcome::Unknown;
-        self.versions.iter().rev().find(is).map_or(0, |version| version.number)
-    }
-
-    /// Records the success of a Flush that was sent when this write was the last one acknowledged.
-    fn flushed(&mut self, mark: u32) {
-        let is =
-            |version: &Version| version.number == mark && matches!(version.outcome, Outcome::Acknowledged(_));
-        if self.versions.iter().any(is) {
-            self.versions.retain(|version| version.number >= mark);
-        }
-    }
-
-    fn wrote(&mut self, flight: &Flight, fua: bool, is_acknowledged: bool) {
-        self.is_busy = false;
-        let outcome = if is_acknowledged { Outcome::Acknowledged(flight.epoch) } else { Outcome::Unknown };
-        self.versions.push(Version { number: flight.number, outcome });
-        if fua && is_acknowledged {
-            self.versions.drain(..self.versions.len() - 1);
-        }
-    }
-
-    /// Returns the versions that a read may return now. A write that was acknowledged is the oldest of them
-    /// unless a cut came after its submission.
-    fn visible(&self, has_copy: bool, epoch: u32) -> &[Version] {
-        let is_certain = |version: &Version| match version.outcome {
-            Outcome::Unknown => false,
-            Outcome::Acknowledged(then) | Outcome::Doubtful(then) => {
-                has_copy || then == epoch && epoch.is_multiple_of(2)
-            }
-        };
-        let first = self.versions.iter().rposition(is_certain).unwrap_or(0);
-        &self.versions[first..]
-    }
-}
-
-#[test]
-fn a_flush_and_a_cut_leave_the_writes_that_may_be_there() {
-    let write = |place: &mut Place, number, epoch, is_acknowledged| {
-        let kind = Kind::Write { fua: false };
-        place.wrote(&Flight { cid: 0, kind, place: 0, number, epoch }, false, is_acknowledged);
-    };
-    let numbers = |versions: &[Version]| versions.iter().map(|version| version.number).collect::<Vec<_>>();
-    let first = Version { number: 0, outcome: Outcome::Acknowledged(0) };
-    let mut place = Place { versions: vec![first], last: 0, is_busy: false };
-    write(&mut place, 1, 0, true);
-    write(&mut place, 2, 0, false);
-    assert_eq!(numbers(place.visible(false, 0)), [1, 2], "nothing was cut");
-    assert_eq!(numbers(place.visible(false, 1)), [0, 1, 2], "the cut may have taken it");
-    assert_eq!(numbers(place.visible(true, 2)), [1, 2], "another copy has it");
-    let mark = place.acknowledged();
-    write(&mut place, 3, 0, true);
-    place.flushed(mark);
-    assert_eq!(numbers(place.visible(false, 2)), [1, 2, 3], "the third came later");
-    place.versions[2].outcome = Outcome::Doubtful(0);
-    place.flushed(3);
-    assert_eq!(numbers(place.visible(false, 2)), [1, 2, 3], "a Flush failed before");
-    write(&mut place, 4, 2, true);
-    place.flushed(4);
-    assert_eq!(numbers(place.visible(false, 4)), [4]);
 }
 
 #[test]
