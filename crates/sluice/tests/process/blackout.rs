@@ -1,0 +1,95 @@
+//! Power cuts of a machine with some disks, whose daemon serves a drive to a host that works.
+//!
+//! A cut takes unsynced data from the [disks](crate::volatile), and ends the daemon. The model of the
+//! [load](crate::numbered) has the writes that may be there after the next start.
+
+use crate::common::{Daemon, LIMIT};
+use crate::numbered::{Dice, Epoch, Numbered};
+use crate::volatile::{Disk, boot_id};
+use rustix::process::Signal;
+use sluice_host::{Controller, entry};
+use sluice_nvme::FeatureId;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+/// The machine, and the load of its host.
+pub(crate) struct Machine<'a> {
+    pub(crate) daemon: Daemon,
+    pub(crate) load: Numbered,
+    pub(crate) dice: Dice,
+    disks: &'a [&'a Disk],
+    epoch: Epoch,
+    boots: u32,
+    host: Option<Controller>,
+}
+
+impl<'a> Machine<'a> {
+    pub(crate) fn start(disks: &'a [&'a Disk], drive: &str, seed: u64) -> Self {
+        let epoch = Epoch::default();
+        let load = Numbered::new(seed, Epoch::clone(&epoch), false);
+        Self {
+            daemon: Daemon::start(drive),
+            load,
+            dice: Dice::new(!seed),
+            disks,
+            epoch,
+            boots: 0,
+            host: None,
+        }
+    }
+
+    /// Connects the host, with the volatile write cache off if the load is of such a host.
+    pub(crate) fn connect(&mut self) {
+        let mut host = self.daemon.host("disk");
+        if self.load.is_through {
+            let off = entry::set_features(FeatureId::VOLATILE_WRITE_CACHE, 0, 0);
+            assert!(host.admin(off).expect("an answer").status().is_success());
+        }
+        self.load.connect(&mut host);
+        self.host = Some(host);
+    }
+
+    pub(crate) fn disconnect(&mut self) {
+        self.load.disconnect();
+        self.host = None;
+    }
+
+    /// Lets the load work until a random number of writes is acknowledged.
+    pub(crate) fn work(&mut self, most: u64) {
+        let (start, enough) = (Instant::now(), self.load.acknowledged + 20 + self.dice.below(most));
+        while self.load.acknowledged < enough {
+            assert!(self.load.turn(true) && start.elapsed() < LIMIT, "no writes: {}", self.daemon.log());
+        }
+    }
+
+    /// Cuts the power of the machine under load, and turns it on again. A part of the unsynced blocks survives.
+    pub(crate) fn cut(&mut self) {
+        self.cut_with(|_| true);
+    }
+
+    /// Cuts the power of the machine, and of the disks where `is_cut` returns true: others keep their caches.
+    pub(crate) fn cut_with(&mut self, is_cut: impl Fn(usize) -> bool) {
+        self.epoch.fetch_add(1, Relaxed);
+        // It must not see the errors of the disks.
+        self.daemon.signal(Signal::STOP);
+        let share = self.dice.below(4);
+        for (number, disk) in self.disks.iter().enumerate() {
+            disk.power_off(|| !is_cut(number) || self.dice.below(4) < share);
+        }
+        self.daemon.crash();
+        self.disconnect();
+        self.load.lose_power();
+        for disk in self.disks {
+            disk.power_on();
+        }
+        self.epoch.fetch_add(1, Relaxed);
+        self.boots += 1;
+        self.daemon.boot = Some(boot_id(self.daemon.folder.path(), self.boots));
+        self.daemon.restart();
+    }
+
+    /// Reads and checks everything, and flushes it.
+    pub(crate) fn settle(&mut self) {
+        self.load.settle().unwrap_or_else(|status| panic!("{status:?}\n{}", self.daemon.log()));
+    }
+}
