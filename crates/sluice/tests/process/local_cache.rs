@@ -1,8 +1,10 @@
-//! A cache on a device under load: SIGKILL of the daemon and of the function, orders, a detach, and refusals.
+//! A cache on a device under load: SIGKILL of the daemon and of the function, power cuts, orders, a detach, and refusals.
 
+use crate::blackout::Machine;
 use crate::common::{Daemon, LIMIT, namespace, wait_for};
 use crate::function::pid;
 use crate::numbered::{Dice, Epoch, Numbered};
+use crate::volatile::Disk;
 use rustix::process::{Signal, kill_process};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -114,6 +116,52 @@ fn nothing_is_lost_when_the_process_of_the_function_dies() {
     load.drain();
     load.settle().expect("everything can be read");
     assert_eq!((load.failures.flushes, load.failures.others), (0, 0), "{}", daemon.log());
+}
+
+/// Cuts the power of the machine under load, with the drive and the cache on disks with volatile caches. `is_through`: the
+/// host has switched the volatile write cache off.
+fn survives_power_cuts(mode: &str, is_through: bool, zeroes: u64) {
+    let Some((disk, cache)) = Disk::new(SIZE).zip(Disk::new(CACHE)) else { return };
+    let (disks, options) = ([&disk, &cache], format!("mode = \"{mode}\""));
+    let layers = [(&disk, SIZE), (&cache, CACHE)].map(|(disk, size)| file(&disk.path(), size));
+    let mut machine = Machine::start(&disks, &drive(&layers[0], &layers[1], "daemon", &options), 13);
+    (machine.load.is_through, machine.load.zeroes) = (is_through, zeroes);
+    // The drive and the cache lose their power together, and each of them alone.
+    for cuts in [[true, true], [true, false], [false, true]].into_iter().cycle().take(9) {
+        machine.connect();
+        machine.work(150);
+        machine.cut_with(|number| cuts[number]);
+        machine.connect();
+        machine.settle();
+        machine.disconnect();
+    }
+    let failures = machine.load.failures;
+    assert_eq!((failures.flushes, failures.others), (0, 0), "{}", machine.daemon.log());
+    assert!(machine.load.lost == 0 || !is_through, "without a write cache nothing is lost");
+    assert!(machine.load.lost > 0 || is_through, "the cuts take writes");
+    tell(&machine.daemon, "flush");
+    assert_eq!(number(&machine.daemon, "dirty_bytes"), 0);
+    machine.load.is_in(&disk.durable()).expect("the drive alone has everything, and durable");
+}
+
+#[test]
+fn nothing_durable_is_lost_by_power_cuts() {
+    survives_power_cuts("write-back", false, 0);
+}
+
+#[test]
+fn nothing_durable_is_lost_by_power_cuts_with_zeroes() {
+    survives_power_cuts("write-back", false, 25);
+}
+
+#[test]
+fn nothing_is_lost_by_power_cuts_without_a_write_cache() {
+    survives_power_cuts("write-back", true, 25);
+}
+
+#[test]
+fn nothing_durable_is_lost_by_power_cuts_in_write_through() {
+    survives_power_cuts("write-through", false, 25);
 }
 
 /// Detaches the function from a drive in use: the drive has everything then, and not before.
