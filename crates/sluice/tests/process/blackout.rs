@@ -3,7 +3,7 @@
 //! A cut takes unsynced data from the [disks](crate::volatile), and ends the daemon. The model of the
 //! [load](crate::numbered) has the writes that may be there after the next start.
 
-use crate::common::{Daemon, LIMIT};
+use crate::common::{Daemon, LIMIT, wait_for};
 use crate::numbered::{Dice, Epoch, Numbered};
 use crate::volatile::{Disk, boot_id};
 use rustix::process::Signal;
@@ -70,8 +70,9 @@ impl<'a> Machine<'a> {
     /// Cuts the power of the machine, and of the disks where `is_cut` returns true: others keep their caches.
     pub(crate) fn cut_with(&mut self, is_cut: impl Fn(usize) -> bool) {
         self.epoch.fetch_add(1, Relaxed);
-        // It must not see the errors of the disks.
+        // The daemon must not see the errors of the disks.
         self.daemon.signal(Signal::STOP);
+        wait_for("a daemon that is stopped", || is_stopped(self.daemon.pid()));
         let share = self.dice.below(4);
         for (number, disk) in self.disks.iter().enumerate() {
             disk.power_off(|| !is_cut(number) || self.dice.below(4) < share);
@@ -92,4 +93,11 @@ impl<'a> Machine<'a> {
     pub(crate) fn settle(&mut self) {
         self.load.settle().unwrap_or_else(|status| panic!("{status:?}\n{}", self.daemon.log()));
     }
+}
+
+/// Returns whether all threads of a process are stopped, except for those of io_uring in the kernel.
+fn is_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it is there").flatten();
+    let stats = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
+    stats.filter(|stat| !stat.contains("(iou-")).all(|stat| stat.contains(") T "))
 }

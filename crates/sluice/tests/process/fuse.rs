@@ -19,6 +19,7 @@ pub(crate) mod operation {
     pub(crate) const INTERRUPT: u32 = 36;
     pub(crate) const BATCH_FORGET: u32 = 42;
     pub(crate) const FALLOCATE: u32 = 43;
+    pub(crate) const LSEEK: u32 = 46;
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout, Unaligned)]

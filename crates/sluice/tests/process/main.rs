@@ -31,6 +31,7 @@ mod examples;
 mod firmware;
 mod format;
 mod fua;
+mod fua_functions;
 mod function;
 mod fuse;
 mod groups;

@@ -14,7 +14,6 @@ use std::time::Duration;
 /// Number of places that are written, each of [`BYTES`], one every [`DISTANCE`] blocks of 512 bytes.
 pub(crate) const PLACES: usize = 96;
 const BYTES: usize = 4096;
-const BLOCKS: u32 = 8;
 const DISTANCE: u64 = 80;
 
 /// Highest number of commands in flight.
@@ -92,8 +91,9 @@ pub(crate) struct Numbered {
     pub(crate) is_through: bool,
     /// Per cent of the commands that are Write Zeroes.
     pub(crate) zeroes: u64,
-    /// Blocks between the beginnings of two places.
+    /// Units of 512 bytes between the beginnings of two places, and bytes of a block of the drive.
     pub(crate) distance: u64,
+    pub(crate) block: u64,
     /// Place of the last Write Zeroes: most begin where the one before ends.
     zeroed: usize,
 }
@@ -133,6 +133,7 @@ impl Numbered {
             is_through: false,
             zeroes: 0,
             distance: DISTANCE,
+            block: 512,
             zeroed: 0,
         }
     }
@@ -208,19 +209,20 @@ impl Numbered {
     }
 
     fn send(&mut self, slot: usize, kind: Kind, place: usize) {
-        let slba = place as u64 * self.distance;
+        let slba = place as u64 * self.distance * 512 / self.block;
+        let blocks = (BYTES as u64 / self.block) as u32;
         let command = match kind {
             Kind::Flush => {
                 let last = |place: &Place| place.acknowledged();
                 self.flushing = Some(self.places.iter().map(last).collect());
                 entry::flush(1)
             }
-            Kind::Read => entry::read(1, slba, BLOCKS),
-            Kind::Write { fua: false } => entry::write(1, slba, BLOCKS),
-            Kind::Write { fua: true } => entry::with_fua(entry::write(1, slba, BLOCKS)),
-            Kind::Zeroes { fua: false, deallocate } => entry::write_zeroes(1, slba, BLOCKS, deallocate),
+            Kind::Read => entry::read(1, slba, blocks),
+            Kind::Write { fua: false } => entry::write(1, slba, blocks),
+            Kind::Write { fua: true } => entry::with_fua(entry::write(1, slba, blocks)),
+            Kind::Zeroes { fua: false, deallocate } => entry::write_zeroes(1, slba, blocks, deallocate),
             Kind::Zeroes { fua: true, deallocate } => {
-                entry::with_fua(entry::write_zeroes(1, slba, BLOCKS, deallocate))
+                entry::with_fua(entry::write_zeroes(1, slba, blocks, deallocate))
             }
         };
         let (place_index, place) = (place, &mut self.places[place]);

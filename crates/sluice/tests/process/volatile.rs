@@ -28,6 +28,7 @@ const REGULAR: u32 = 0o100_600;
 
 /// Errors of Linux.
 const EIO: i32 = 5;
+const ENXIO: i32 = 6;
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 
@@ -225,6 +226,9 @@ impl Content {
                 Err(EIO)
             }
             operation::FALLOCATE if self.has_holes => self.zero(body),
+            // The search for data finds none in a disk that was never written.
+            operation::LSEEK if self.has_holes && self.cache.iter().all(|byte| *byte == 0) => Err(ENXIO),
+            operation::LSEEK if self.has_holes => Ok(body.get(8..16).ok_or(EIO)?.to_vec()),
             operation::READ => self.read(body),
             operation::WRITE => self.write(body),
             operation::FSYNC => self.sync(),
