@@ -9,6 +9,8 @@ use crate::volatile::{Disk, boot_id};
 use rustix::process::Signal;
 use sluice_host::{Controller, entry};
 use sluice_nvme::FeatureId;
+use std::fs::File;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -17,6 +19,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) daemon: Daemon,
     pub(crate) load: Numbered,
     pub(crate) dice: Dice,
+    /// Block device over a disk, whose pages fail to be written back in a cut.
+    pub(crate) device: Option<PathBuf>,
     disks: &'a [&'a Disk],
     epoch: Epoch,
     boots: u32,
@@ -31,6 +35,7 @@ impl<'a> Machine<'a> {
             daemon: Daemon::start(drive),
             load,
             dice: Dice::new(!seed),
+            device: None,
             disks,
             epoch,
             boots: 0,
@@ -83,10 +88,20 @@ impl<'a> Machine<'a> {
         for disk in self.disks {
             disk.power_on();
         }
+        // The kernel reports that failure to the first sync, which must not be the next daemon's.
+        if let Some(device) = self.device.as_ref().and_then(|path| File::open(path).ok()) {
+            let _ = device.sync_all();
+        }
         self.epoch.fetch_add(1, Relaxed);
         self.boots += 1;
         self.daemon.boot = Some(boot_id(self.daemon.folder.path(), self.boots));
         self.daemon.restart();
+    }
+
+    /// Returns whether a test goes on after `done` cuts of `least`: further ones follow if none has taken a write.
+    pub(crate) fn goes_on(&self, done: u32, least: u32) -> bool {
+        let may_lose = !self.load.is_through && self.load.lost == 0;
+        done < least || may_lose && done < 5 * least
     }
 
     /// Reads and checks everything, and flushes it.
