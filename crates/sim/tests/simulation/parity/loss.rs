@@ -29,6 +29,9 @@ impl Rig {
     /// Returns the status with which a request reports a loss of its layer.
     pub(super) fn take_loss(&mut self, layer: usize, operation: Operation) -> Option<Status> {
         if self.loss.get_mut(layer).is_some_and(std::mem::take) {
+            if layer == 0 {
+                self.lose_read_blocks();
+            }
             return Some(Status::WRITES_LOST);
         }
         let is_flush = operation == Operation::Flush;
@@ -73,12 +76,27 @@ impl Rig {
             .map(|block| {
                 let allowed = self.model.candidates(block);
                 let is_there = |image| allowed.contains(&tag(image, block as usize));
-                let is_lost = self.is_direct[block as usize] && is_there(&before) && !is_there(&after);
-                (is_lost, is_lost && self.model.known(block).is_some())
+                let is_changed = tag(&before, block as usize) != tag(&after, block as usize);
+                let is_lost = self.is_direct[block as usize] && is_changed && is_there(&before);
+                (is_lost, is_lost && !is_there(&after) && self.model.known(block).is_some())
             })
             .collect();
         let is_owed = |block: u64, found| lost[block as usize].1 && found == tag(&after, block as usize);
         self.model.lose_blocks(|block| lost[block as usize].0, is_owed);
+        let is_changed = |block| tag(&before, block) != tag(&after, block);
+        self.lost =
+            (0..self.blocks as usize).map(|block| self.is_direct[block] && is_changed(block)).collect();
+    }
+
+    /// Loses blocks whose lost data was read from a cache before the report.
+    fn lose_read_blocks(&mut self) {
+        let image = self.image(0);
+        let is_lost = |block: usize| {
+            let found = read_tag(&image[block * BLOCK as usize..][..BLOCK as usize]).expect("whole blocks");
+            self.lost.get(block) == Some(&true) && !self.model.candidates(block as u64).contains(&found)
+        };
+        let lost: Vec<bool> = (0..self.blocks as usize).map(is_lost).collect();
+        self.model.lose_blocks(|block| lost[block as usize], |_, _| false);
     }
 
     /// Cuts the power of a cache's device. In write-through mode nothing is lost.

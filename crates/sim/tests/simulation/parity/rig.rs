@@ -94,6 +94,8 @@ pub(super) struct Rig {
     pub(super) flush_loss: [bool; 2],
     /// Blocks of layer 0 whose data a command of the host brought, and not the function.
     pub(super) is_direct: Vec<bool>,
+    /// Blocks of layer 0 that its last loss of power has changed.
+    pub(super) lost: Vec<bool>,
     /// Requests to members since the last command of the host was submitted.
     pub(super) requests: Vec<Operation>,
     pub(super) good: u64,
@@ -221,6 +223,7 @@ impl Rig {
             loss: [false; 2],
             flush_loss: [false; 2],
             is_direct: vec![false; blocks as usize],
+            lost: Vec::new(),
             requests: Vec::new(),
             good: 0,
             failed: 0,
