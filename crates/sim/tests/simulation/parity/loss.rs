@@ -83,20 +83,13 @@ impl Rig {
             .collect();
         let is_owed = |block: u64, found| lost[block as usize].1 && found == tag(&after, block as usize);
         self.model.lose_blocks(|block| lost[block as usize].0, is_owed);
-        let is_changed = |block| tag(&before, block) != tag(&after, block);
-        self.lost =
-            (0..self.blocks as usize).map(|block| self.is_direct[block] && is_changed(block)).collect();
+        self.lost = lost.iter().map(|(is_lost, _)| *is_lost).collect();
     }
 
     /// Loses blocks whose lost data was read from a cache before the report.
     fn lose_read_blocks(&mut self) {
-        let image = self.image(0);
-        let is_lost = |block: usize| {
-            let found = read_tag(&image[block * BLOCK as usize..][..BLOCK as usize]).expect("whole blocks");
-            self.lost.get(block) == Some(&true) && !self.model.candidates(block as u64).contains(&found)
-        };
-        let lost: Vec<bool> = (0..self.blocks as usize).map(is_lost).collect();
-        self.model.lose_blocks(|block| lost[block as usize], |_, _| false);
+        let lost = std::mem::take(&mut self.lost);
+        self.model.lose_blocks(|block| lost.get(block as usize) == Some(&true), |_, _| false);
     }
 
     /// Cuts the power of a cache's device. In write-through mode nothing is lost.
