@@ -11,6 +11,7 @@ mod parity;
 mod pass;
 mod poison;
 mod replicate;
+mod sealed;
 mod service;
 pub mod snapshot;
 pub mod store;

@@ -1,10 +1,10 @@
 //! Format of the log: two copies of a superblock, and slots of one entry each. See docs/internals/formats.md.
 
-use crc32c::{crc32c, crc32c_append};
+use crate::services::sealed;
+use crc32c::crc32c;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Bytes of a superblock, and of the head of an entry.
-pub(super) const BLOCK: usize = 4096;
+pub(super) use crate::services::sealed::BLOCK;
 
 /// Bytes of the two copies of the superblock.
 pub(super) const SUPERBLOCKS: usize = 2 * BLOCK;
@@ -73,15 +73,7 @@ pub(super) struct Superblock {
     pub(super) storage: u128,
 }
 
-/// Content of the blocks that should be the superblock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    Blank,
-    Good(Superblock),
-    /// A later version.
-    Later(u32),
-    Other,
-}
+pub(super) type Found = sealed::Found<Superblock>;
 
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -115,30 +107,12 @@ pub(super) fn write_superblock(block: &mut [u8], it: &Superblock) {
     };
     block.fill(0);
     block[..size_of::<RawSuperblock>()].copy_from_slice(raw.as_bytes());
-    seal_block(block);
+    sealed::seal(block);
 }
 
-/// Reads both copies of the superblock: the newer one counts. A power cut tears the older one only.
-///
-/// Returns the number of that copy, too. A first superblock goes to copy 0.
+/// Reads both copies of the superblock: the newer one counts. Returns the number of that copy, too.
 pub(super) fn read_superblocks(copies: &[u8]) -> (Found, u8) {
-    let mut all_blank = true;
-    let mut newest: Option<(Superblock, u8)> = None;
-    for (number, copy) in (0..).zip(copies.chunks(BLOCK)) {
-        match read_superblock(copy) {
-            Found::Later(version) => return (Found::Later(version), number),
-            Found::Good(it) if newest.is_none_or(|(newest, _)| newest.watermark < it.watermark) => {
-                newest = Some((it, number));
-            }
-            Found::Good(_) | Found::Blank => {}
-            Found::Other => all_blank = false,
-        }
-    }
-    match newest {
-        Some((it, number)) => (Found::Good(it), number),
-        None if all_blank => (Found::Blank, 1),
-        None => (Found::Other, 1),
-    }
+    sealed::newer(copies, read_superblock, |superblock| superblock.watermark)
 }
 
 fn read_superblock(block: &[u8]) -> Found {
@@ -149,7 +123,7 @@ fn read_superblock(block: &[u8]) -> Found {
     if raw.magic == MAGIC && raw.version > VERSION {
         return Found::Later(raw.version);
     }
-    let is_good = (raw.magic, raw.version) == (MAGIC, VERSION) && raw.checksum == block_checksum(block);
+    let is_good = (raw.magic, raw.version) == (MAGIC, VERSION) && raw.checksum == sealed::checksum(block);
     let is_possible = (LIMIT_MIN..=LIMIT_MAX).contains(&raw.limit)
         && raw.limit.is_multiple_of(LIMIT_MIN)
         && (1..=SLOTS_MAX).contains(&u64::from(raw.slots))
@@ -214,7 +188,7 @@ pub(super) fn seal(bytes: &mut [u8], id: u64, entry: &Entry) {
     };
     block.fill(0);
     block[..size_of::<Head>()].copy_from_slice(head.as_bytes());
-    seal_block(block);
+    sealed::seal(block);
 }
 
 /// Reads the head of the entry in a slot. Returns none if there is none of this log.
@@ -234,7 +208,7 @@ fn head(block: &[u8], geometry: &Geometry, slot: u32) -> Option<(Entry, u32)> {
     let (head, _) = Head::read_from_prefix(block).ok()?;
     let is_right = (head.magic, head.version) == (ENTRY_MAGIC, VERSION)
         && (head.id, head.slot) == (geometry.id, slot)
-        && head.checksum == block_checksum(block);
+        && head.checksum == sealed::checksum(block);
     let is_possible = head.length > 0
         && u64::from(head.length) <= geometry.limit
         && head.length.is_multiple_of(512)
@@ -252,13 +226,4 @@ pub(super) fn next_run(last: u64) -> u64 {
 /// Returns the bytes of an entry on the log.
 pub(super) fn entry_bytes(length: u32) -> usize {
     BLOCK + (length as usize).next_multiple_of(BLOCK)
-}
-
-fn block_checksum(block: &[u8]) -> u32 {
-    crc32c_append(crc32c(&block[..12]), &block[16..])
-}
-
-fn seal_block(block: &mut [u8]) {
-    let checksum = block_checksum(block);
-    block[12..16].copy_from_slice(&checksum.to_le_bytes());
 }

@@ -1,11 +1,10 @@
 //! Format of the cache's device: two copies of a superblock, a table of the dirty sectors of each slot, and the
 //! slots. See docs/internals/formats.md.
 
-use crc32c::{crc32c, crc32c_append};
+use crate::services::sealed;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Bytes of a superblock, and of a block of the table.
-pub(super) const BLOCK: usize = 4096;
+pub(super) use crate::services::sealed::BLOCK;
 
 /// Bytes of the two copies of the superblock.
 pub(super) const SUPERBLOCKS: usize = 2 * BLOCK;
@@ -126,15 +125,7 @@ pub(super) struct Superblock {
     pub(super) storage: u128,
 }
 
-/// Content of the blocks that should be the superblock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    Blank,
-    Good(Superblock),
-    /// A later version.
-    Later(u32),
-    Other,
-}
+pub(super) type Found = sealed::Found<Superblock>;
 
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -159,29 +150,12 @@ pub(super) fn write_superblock(block: &mut [u8], it: &Superblock) {
     let raw = RawSuperblock { magic, version, checksum, id, sequence, line, slots, reserved, storage };
     block.fill(0);
     block[..size_of::<RawSuperblock>()].copy_from_slice(raw.as_bytes());
-    seal(block);
+    sealed::seal(block);
 }
 
-/// Reads both copies of the superblock: the newer one counts. Returns the number of that copy, too. A first
-/// superblock goes to copy 0.
+/// Reads both copies of the superblock: the newer one counts. Returns the number of that copy, too.
 pub(super) fn read_superblocks(copies: &[u8]) -> (Found, u8) {
-    let mut all_blank = true;
-    let mut newest: Option<(Superblock, u8)> = None;
-    for (number, copy) in (0..).zip(copies.chunks(BLOCK)) {
-        match read_superblock(copy) {
-            Found::Later(version) => return (Found::Later(version), number),
-            Found::Good(it) if newest.is_none_or(|(newest, _)| newest.sequence < it.sequence) => {
-                newest = Some((it, number));
-            }
-            Found::Good(_) | Found::Blank => {}
-            Found::Other => all_blank = false,
-        }
-    }
-    match newest {
-        Some((it, number)) => (Found::Good(it), number),
-        None if all_blank => (Found::Blank, 1),
-        None => (Found::Other, 1),
-    }
+    sealed::newer(copies, read_superblock, |superblock| superblock.sequence)
 }
 
 fn read_superblock(block: &[u8]) -> Found {
@@ -192,7 +166,7 @@ fn read_superblock(block: &[u8]) -> Found {
     if raw.magic == MAGIC && raw.version > VERSION {
         return Found::Later(raw.version);
     }
-    let is_good = (raw.magic, raw.version) == (MAGIC, VERSION) && raw.checksum == checksum(block);
+    let is_good = (raw.magic, raw.version) == (MAGIC, VERSION) && raw.checksum == sealed::checksum(block);
     let is_possible = (LINE_MIN..=LINE_MAX).contains(&raw.line)
         && raw.line.is_power_of_two()
         && (SLOTS_MIN..=SLOTS_MAX).contains(&u64::from(raw.slots))
@@ -261,7 +235,7 @@ pub(super) fn write_block(
         let dirty = [entry.dirty as u64, (entry.dirty >> 64) as u64];
         place.copy_from_slice(RawEntry { line: entry.line, dirty, reserved: 0 }.as_bytes());
     }
-    seal(bytes);
+    sealed::seal(bytes);
 }
 
 /// Returns the count of a block of the table that is whole.
@@ -269,7 +243,7 @@ pub(super) fn read_block(bytes: &[u8], id: u64, block: u32) -> Option<u64> {
     let (head, _) = Head::read_from_prefix(bytes).ok()?;
     let is_right = (head.magic, head.version, head.id, head.block) == (TABLE_MAGIC, VERSION, id, block)
         && head.sequence < COUNT_END
-        && head.checksum == checksum(bytes);
+        && head.checksum == sealed::checksum(bytes);
     is_right.then_some(head.sequence)
 }
 
@@ -287,13 +261,4 @@ pub(super) fn entries(bytes: &[u8]) -> impl Iterator<Item = Entry> {
         let [low, high] = raw.dirty.map(u128::from);
         Entry { line: raw.line, dirty: high << 64 | low }
     })
-}
-
-fn checksum(block: &[u8]) -> u32 {
-    crc32c_append(crc32c(&block[..12]), &block[16..])
-}
-
-fn seal(block: &mut [u8]) {
-    let checksum = checksum(block);
-    block[12..16].copy_from_slice(&checksum.to_le_bytes());
 }

@@ -207,7 +207,7 @@ fn zipf(random: &mut Random, lines: u64) -> u64 {
     rank.wrapping_mul(2_654_435_761) % lines
 }
 
-/// Compares hits with those of a least recently used list: a scan and a loop must not push out what is used often.
+/// Compares hits with those of a least recently used list. A scan or a loop must not displace frequent lines.
 #[test]
 fn the_choice_of_lines_is_scan_resistant() {
     let mut random = Random::new(4);
