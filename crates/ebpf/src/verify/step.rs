@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    /// Checks what is left of two registers on both sides of each comparison.
+    /// Checks the ranges of two registers on both sides of each comparison.
     #[test]
     fn a_comparison_limits_registers_on_each_side() {
         let (dst, src) = (Reg::RETURN, Reg::arguments()[0]);

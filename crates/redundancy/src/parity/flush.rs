@@ -103,7 +103,7 @@ impl Parity {
             return;
         }
         self.flushes.tick_ns = Some(now_ns + TICK_NS);
-        // Under a steady load each tick flushes. A member lacks what it missed until the tail is stored.
+        // Under a steady load each tick flushes. Until the tail is stored, a member lacks the batches that it missed.
         if self.ring.can_trim() && !self.ring.missing().is_empty() {
             self.notes.want();
         }

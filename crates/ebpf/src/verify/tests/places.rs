@@ -1,4 +1,4 @@
-//! Places that accesses, helpers and atomics may hit, and what is believed of them afterwards.
+//! Tests of accesses, helpers and atomics with uncertain addresses, and of the state behind them.
 
 use super::*;
 

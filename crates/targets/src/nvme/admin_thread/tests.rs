@@ -235,10 +235,7 @@ fn a_long_commit_delays_no_unmap() {
     let minute = Duration::from_secs(60);
     let limits = CommitLimits { answer: minute * 60, busy: minute * 60 };
     let run = std::thread::spawn(move || admin_thread.run());
-    let commit = std::thread::spawn(move || maintenance.commit(1, 3, limits));
-    while device.state().commit.is_none() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let commit = start_commit(&device, maintenance, limits);
     let entry = SubmissionEntry { opcode: admin::GET_LOG_PAGE, ..SubmissionEntry::default() };
     let request = Box::new(AdminRequest { ticket: sluice_command::Ticket(0), entry, data: Vec::new() });
     requests.send(ThreadRequest::Admin { port: 1, generation, request });
