@@ -1,7 +1,7 @@
 //! The function `atomic` against the model: power cuts at every moment, and no write is ever seen in part.
 
-use super::live;
 use super::rig::Rig;
+use super::{assert_mixed, live, live_with_failures};
 use sluice_command::Operation;
 use sluice_sim::seeds;
 
@@ -111,39 +111,17 @@ fn a_power_cut_at_every_step_of_a_recovery() {
 /// Fails requests to the data, each of which may be done in part: reads never show that.
 #[test]
 fn failures_below_never_show_a_part() {
-    let (mut good, mut failed) = (0, 0);
-    for seed in seeds(&[], 20) {
-        let mut rig = Rig::atomic(seed);
-        for _ in 0..4 {
-            rig.faults = 0.01;
-            live(&mut rig, 400);
-            settle(&mut rig);
-            rig.read_all();
-        }
-        (good, failed) = (good + rig.good, failed + rig.failed);
-    }
-    assert!(failed > 20 && good > failed, "{good} were good, {failed} failed");
+    let run = |seed| live_with_failures(&mut Rig::atomic(seed), |_| [0.0, 0.01], settle);
+    assert_mixed(seeds(&[], 20).into_iter().map(run));
 }
 
 /// Fails requests to the log, each of which may be done in part or as a whole, and to the data at the same time.
+/// A write that failed may be there after the next start, as a whole.
 #[test]
 fn failures_of_the_log_never_show_a_part() {
-    let (mut good, mut failed) = (0, 0);
-    for seed in seeds(&[], 20) {
-        let mut rig = Rig::atomic(seed);
-        for round in 0..4 {
-            (rig.log_faults, rig.faults) = (0.03, if round % 2 == 0 { 0.0 } else { 0.005 });
-            live(&mut rig, 400);
-            settle(&mut rig);
-            rig.read_all();
-            // A write that failed may be there after the next start, as a whole.
-            live(&mut rig, 100);
-            rig.kill_daemon(true);
-            rig.read_all();
-        }
-        (good, failed) = (good + rig.good, failed + rig.failed);
-    }
-    assert!(failed > 20 && good > failed, "{good} were good, {failed} failed");
+    let faults = |round| [0.03, if round % 2 == 0 { 0.0 } else { 0.005 }];
+    let run = |seed| live_with_failures(&mut Rig::atomic(seed), faults, settle);
+    assert_mixed(seeds(&[], 20).into_iter().map(run));
 }
 
 /// Loses the writes of the data's layer that are not durable, while the function runs: the log has them.

@@ -1,8 +1,8 @@
 //! The function `local-cache` against the model: power cuts at every moment, kills, and failures of both layers.
 
-use super::live;
 use super::loss::UNSEEN;
 use super::rig::{BLOCK, Rig};
+use super::{assert_mixed, live, live_with_failures};
 use sluice_command::Operation;
 use sluice_nvme::Status;
 use sluice_sim::{Action, Tag, seeds};
@@ -103,48 +103,24 @@ fn a_power_cut_at_every_write_and_flush() {
     }
 }
 
+/// Runs the cache in both modes with these probabilities of failures.
+fn survives_failures(faults: impl Fn(u32) -> [f64; 2] + Copy) {
+    for mode in [BACK, THROUGH] {
+        let run = |seed| live_with_failures(&mut Rig::local_cache(seed, mode), faults, settle);
+        assert_mixed(seeds(&[], 20).into_iter().map(run));
+    }
+}
+
 /// Fails requests to the drive, each of which may be done in part.
 #[test]
 fn failures_of_the_drive_lose_nothing() {
-    let (mut good, mut failed) = (0, 0);
-    for mode in [BACK, THROUGH] {
-        for seed in seeds(&[], 20) {
-            let mut rig = Rig::local_cache(seed, mode);
-            for _ in 0..4 {
-                rig.faults = 0.02;
-                live(&mut rig, 400);
-                settle(&mut rig);
-                rig.read_all();
-                live(&mut rig, 100);
-                rig.kill_daemon(true);
-                rig.read_all();
-            }
-            (good, failed) = (good + rig.good, failed + rig.failed);
-        }
-    }
-    assert!(failed > 20 && good > failed, "{good} were good, {failed} failed");
+    survives_failures(|_| [0.0, 0.02]);
 }
 
 /// Fails requests to the cache's device, and to the drive at the same time.
 #[test]
 fn failures_of_the_device_lose_nothing() {
-    let (mut good, mut failed) = (0, 0);
-    for mode in [BACK, THROUGH] {
-        for seed in seeds(&[], 20) {
-            let mut rig = Rig::local_cache(seed, mode);
-            for round in 0..4 {
-                (rig.log_faults, rig.faults) = (0.03, if round % 2 == 0 { 0.0 } else { 0.01 });
-                live(&mut rig, 400);
-                settle(&mut rig);
-                rig.read_all();
-                live(&mut rig, 100);
-                rig.kill_daemon(true);
-                rig.read_all();
-            }
-            (good, failed) = (good + rig.good, failed + rig.failed);
-        }
-    }
-    assert!(failed > 20 && good > failed, "{good} were good, {failed} failed");
+    survives_failures(|round| [0.03, if round % 2 == 0 { 0.0 } else { 0.01 }]);
 }
 
 /// Compares the drive alone with the model, after orders that write all dirty data to it.

@@ -19,6 +19,27 @@ fn rig(seed: u64) -> Rig {
     Rig::new(seed, members, parities)
 }
 
+/// Runs load four times while requests fail, with a probability for further layers and one for layer 0. `settle` waits until
+/// the function serves again; then everything is read, also after a restart. Returns the commands that succeeded and failed.
+fn live_with_failures(rig: &mut Rig, faults: impl Fn(u32) -> [f64; 2], settle: fn(&mut Rig)) -> [u64; 2] {
+    for round in 0..4 {
+        [rig.log_faults, rig.faults] = faults(round);
+        live(rig, 400);
+        settle(rig);
+        rig.read_all();
+        live(rig, 100);
+        rig.kill_daemon(true);
+        rig.read_all();
+    }
+    [rig.good, rig.failed]
+}
+
+/// Checks that commands succeeded and failed in runs with failures.
+fn assert_mixed(runs: impl Iterator<Item = [u64; 2]>) {
+    let [good, failed] = runs.fold([0, 0], |sum, run| [sum[0] + run[0], sum[1] + run[1]]);
+    assert!(failed > 20 && good > failed, "{good} were good, {failed} failed");
+}
+
 /// Runs load for a while, and stops in the middle. Returns false if the power fails.
 fn live(rig: &mut Rig, most: u64) -> bool {
     for _ in 0..rig.random.between(1, most) {
