@@ -79,7 +79,7 @@ impl Slab {
     }
 
     /// Traces a command that was just admitted with a stamp, and notes that it was fetched. Returns false if too many
-    /// are traced already.
+    /// are traced already. The command's [origin](crate::Origin::timed) is timed: only such stamps are of one command.
     #[cold]
     pub fn begin_trace(&mut self, command: &Command) -> bool {
         let Self { trace, slots, .. } = self;
@@ -133,7 +133,7 @@ mod tests {
     use crate::{Limits, Origin};
 
     fn admit(slab: &mut Slab, stamp: u64) -> Command {
-        let origin = Origin { sq: 1, ..Origin::default() };
+        let origin = Origin { sq: 1, timed: true, ..Origin::default() };
         slab.admit_stamped([0; 8], origin, stamp).expect("there is room")
     }
 

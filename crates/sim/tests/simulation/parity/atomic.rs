@@ -112,7 +112,7 @@ fn a_power_cut_at_every_step_of_a_recovery() {
 #[test]
 fn failures_below_never_show_a_part() {
     let run = |seed| live_with_failures(&mut Rig::atomic(seed), |_| [0.0, 0.01], settle);
-    assert_mixed(seeds(&[], 20).into_iter().map(run));
+    assert_mixed(seeds(&[], 20).map(run));
 }
 
 /// Fails requests to the log, each of which may be done in part or as a whole, and to the data at the same time.
@@ -121,7 +121,7 @@ fn failures_below_never_show_a_part() {
 fn failures_of_the_log_never_show_a_part() {
     let faults = |round| [0.03, if round % 2 == 0 { 0.0 } else { 0.005 }];
     let run = |seed| live_with_failures(&mut Rig::atomic(seed), faults, settle);
-    assert_mixed(seeds(&[], 20).into_iter().map(run));
+    assert_mixed(seeds(&[], 20).map(run));
 }
 
 /// Loses the writes of the data's layer that are not durable, while the function runs: the log has them.

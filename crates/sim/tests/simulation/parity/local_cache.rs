@@ -107,7 +107,7 @@ fn a_power_cut_at_every_write_and_flush() {
 fn survives_failures(faults: impl Fn(u32) -> [f64; 2] + Copy) {
     for mode in [BACK, THROUGH] {
         let run = |seed| live_with_failures(&mut Rig::local_cache(seed, mode), faults, settle);
-        assert_mixed(seeds(&[], 20).into_iter().map(run));
+        assert_mixed(seeds(&[], 20).map(run));
     }
 }
 
