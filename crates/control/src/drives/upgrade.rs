@@ -3,8 +3,9 @@
 use super::shared::pools_of;
 use super::{Drives, Entry, Origin, lock};
 use serde::{Deserialize, Serialize};
-use sluice_spec::DriveSpec;
 use sluice_spec::error::{ApiError, Kind};
+use sluice_spec::{DriveSpec, NamespaceSpec, TargetKind};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -100,7 +101,8 @@ impl Drives {
         }
     }
 
-    /// Returns the names of the open drives, if all of them can be handed over. Nothing is touched.
+    /// Returns the names of the open drives, if all of them can be handed over. Nothing is touched. The drives that
+    /// take longest come first: each waits for all after it, so the others wait for few.
     ///
     /// # Errors
     /// A drive cannot be handed over. The error names it.
@@ -109,7 +111,10 @@ impl Drives {
         for (name, running) in &drives {
             running.may_hand_over().map_err(|problem| of_drive(name, problem))?;
         }
-        Ok(drives.into_iter().map(|(name, _)| name).collect())
+        let entries = lock(&self.entries);
+        let mut names: Vec<String> = drives.into_iter().map(|(name, _)| name).collect();
+        names.sort_by_cached_key(|name| Reverse(entries.get(name).map(|entry| work_of(&entry.spec))));
+        Ok(names)
     }
 
     /// Suspends a drive, and all others that share a pool with it. Then their pools are at rest. Returns the drives, with
@@ -210,6 +215,44 @@ pub(super) fn under_way() -> ApiError {
     ApiError::new(Kind::Unavailable, "the daemon is being upgraded").hint("try again in a moment")
 }
 
+/// Returns the work of another process that opens a drive, to compare it with that for others: pools are read, functions
+/// may be processes to start, and other controllers are connected to.
+fn work_of(drive: &DriveSpec) -> [usize; 3] {
+    let sum = |of: fn(&NamespaceSpec) -> usize| drive.namespaces.iter().map(of).sum();
+    [
+        pools_of(drive).count(),
+        sum(|namespace| namespace.functions.len()),
+        sum(|namespace| usize::from(namespace.target == TargetKind::NvmeTcp)),
+    ]
+}
+
 fn of_drive(name: &str, problem: ApiError) -> ApiError {
     ApiError { error: format!("drive `{name}` cannot be handed over: {}", problem.error), ..problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drives_with_pools_functions_and_controllers_are_more_work_in_this_order() {
+        let drive = |namespaces: &[&str]| {
+            let namespaces = namespaces.join(",");
+            let text = format!(r#"{{ "name": "a", "namespaces": [{namespaces}] }}"#);
+            work_of(&serde_json::from_str(&text).expect("a drive"))
+        };
+        let remote = r#"{ "target": "nvme-tcp" }"#;
+        let function = r#"{ "target": "null", "functions": [{ "kind": "delay" }] }"#;
+        let pool = r#"{ "target": "thin", "shared": "p" }"#;
+        let drives = [
+            &[r#"{ "target": "null" }"#][..],
+            &[remote],
+            &[remote, remote],
+            &[function],
+            &[remote, function],
+            &[pool],
+        ];
+        let works = drives.map(drive);
+        assert!(works.is_sorted_by(|less, more| less < more), "{works:?}");
+    }
 }
