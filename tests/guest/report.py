@@ -18,6 +18,10 @@ class Report:
     def theme(self, title):
         self._print("\n[%4.0f s] %s" % (time.monotonic() - self.started, title))
 
+    def say(self, text):
+        """A figure of a test, which is no check."""
+        self._print("    | " + text)
+
     def check(self, name, passed, why=""):
         """One check of the host's own."""
         self._print("  %s %s%s" % ("PASS" if passed else "FAIL", name, ": " + why if why and not passed else ""))

@@ -61,9 +61,10 @@ class Daemon:
     Of `keys`, those of "discovery" are the discovery service's. `levels` says what is logged (SLUICE_LOG), and `more` maps a name to lines before its namespaces."""
 
     def __init__(self, folder, drives, cores=(0,), write=True, tcp=None, port=None, both=(), ports=(), tls=None, keys=None,
-                 levels="info", more=None, holder=False):
+                 levels="info", more=None, holder=False, binary=BINARY):
         self.folder, self.drives, self.cores, self.process, self.more = folder, drives, cores, None, more or {}
         self.holder = os.path.join(folder, "holder.sock") if holder else None
+        self.binary = binary  # that starts; orders are given by BINARY
         self.successor = None  # process that has taken over, and is no child of this one
         self.environment = {**os.environ, "SLUICE_LOG": levels}
         self.tcp, self.ports, self.both, self.tls, self.keys = tcp or {}, ports or (port,), both, tls, keys or {}
@@ -114,7 +115,7 @@ class Daemon:
         """Starts it and waits until every drive's socket listens; says what the log says if that never comes."""
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [BINARY, "serve", "-c", self.config], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [self.binary, "serve", "-c", self.config], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env=self.environment, preexec_fn=guest.die_with_parent,
             )
         limit = time.monotonic() + START_LIMIT_S
@@ -141,9 +142,9 @@ class Daemon:
             lines = [line for line in file if " ERROR " in line or "panicked" in line]
         return "".join(line for line in lines if not any(words in line for words in expected))[:2000]
 
-    def upgrade(self):
+    def upgrade(self, *options):
         """Another process takes over. The one that was started ends with 0."""
-        words = self.command("upgrade").split()
+        words = self.command("upgrade", *options).split()
         self.successor = int(words[words.index("process") + 1])
         if self.process:
             if self.process.wait(STOP_LIMIT_S) != 0:
