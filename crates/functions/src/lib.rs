@@ -11,6 +11,7 @@
 
 mod counter;
 mod describe;
+mod eviction;
 pub mod host;
 mod kind;
 mod layers;

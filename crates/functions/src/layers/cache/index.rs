@@ -1,16 +1,7 @@
-//! Index of the pages of a cache, with S3-FIFO: a small queue for new pages, a main queue for pages that were read again,
-//! and the names of pages that left the small queue. One scan passes through the small queue alone.
+//! Index of the pages of a cache.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-
-/// Highest count of reads of a page.
-const READS_MAX: u8 = 3;
-
-/// Part of the pages in the small queue.
-const SMALL_PART: usize = 10;
-
-/// Most pages that are looked at for one that goes.
-const LOOKS_MAX: usize = 64;
+use crate::eviction::{Entries, Head, Queues, count_use};
+use std::collections::HashMap;
 
 /// Number of a page's place in memory.
 pub(super) type Place = u32;
@@ -27,6 +18,13 @@ struct Entry {
     round: u64,
 }
 
+impl Entries for Vec<Entry> {
+    fn head(&mut self, number: u32) -> Head<'_> {
+        let Entry { page, reads, .. } = &mut self[number as usize];
+        Head::Named { name: *page, uses: reads }
+    }
+}
+
 /// Pages of a cache.
 #[derive(Debug)]
 pub(super) struct Index {
@@ -34,10 +32,7 @@ pub(super) struct Index {
     by_page: HashMap<u64, u32>,
     entries: Vec<Entry>,
     free_entries: Vec<u32>,
-    small: VecDeque<u32>,
-    main: VecDeque<u32>,
-    left: VecDeque<u64>,
-    has_left: HashSet<u64>,
+    queues: Queues,
     /// Places in memory that no page has.
     free: Vec<Place>,
     pages: usize,
@@ -51,10 +46,7 @@ impl Index {
             by_page: HashMap::with_capacity(pages),
             entries: Vec::with_capacity(pages),
             free_entries: Vec::with_capacity(pages),
-            small: VecDeque::with_capacity(pages),
-            main: VecDeque::with_capacity(pages),
-            left: VecDeque::with_capacity(pages + 1),
-            has_left: HashSet::with_capacity(pages + 1),
+            queues: Queues::new(pages),
             free: (0..(pages + moving) as Place).rev().collect(),
             pages,
             round: 0,
@@ -72,7 +64,7 @@ impl Index {
         if entry.place == NONE || entry.round != self.round {
             return None;
         }
-        entry.reads = (entry.reads + 1).min(READS_MAX);
+        count_use(&mut entry.reads);
         Some(entry.place)
     }
 
@@ -132,47 +124,12 @@ impl Index {
             }
         };
         self.by_page.insert(page, number);
-        match self.has_left.remove(&page) {
-            true => self.main.push_back(number),
-            false => self.small.push_back(number),
-        }
+        self.queues.add(page, number);
     }
 
     fn evict(&mut self) {
-        for look in 0.. {
-            let is_last = look + 1 >= LOOKS_MAX;
-            if self.small.len() * SMALL_PART > self.pages || self.main.is_empty() {
-                let Some(number) = self.small.pop_front() else { return };
-                let entry = &mut self.entries[number as usize];
-                if entry.reads > 1 && !is_last {
-                    entry.reads = 0;
-                    self.main.push_back(number);
-                    continue;
-                }
-                let page = entry.page;
-                self.note_left(page);
-                return self.drop_entry(number);
-            }
-            let Some(number) = self.main.pop_front() else { return };
-            let entry = &mut self.entries[number as usize];
-            if entry.reads == 0 || is_last {
-                return self.drop_entry(number);
-            }
-            entry.reads -= 1;
-            self.main.push_back(number);
-        }
-    }
-
-    /// Notes that a page has left the small queue.
-    fn note_left(&mut self, page: u64) {
-        if self.has_left.insert(page) {
-            self.left.push_back(page);
-        }
-        if self.left.len() > self.pages
-            && let Some(oldest) = self.left.pop_front()
-        {
-            self.has_left.remove(&oldest);
-        }
+        let Some(number) = self.queues.take(&mut self.entries, true) else { return };
+        self.drop_entry(number);
     }
 
     fn drop_entry(&mut self, number: u32) {

@@ -1,22 +1,12 @@
-//! Slots of the cache: the lines in them, their sectors, and the choice of the line that leaves.
+//! Slots of the cache: the lines in them, and their sectors.
 //!
-//! The choice is S3-FIFO: a small queue for new lines, a main queue for lines that were used again, and the names
-//! of lines that left the small queue. One scan passes through the small queue alone. Only lines without dirty
-//! sectors leave, and only when the table on the disk does not name their slot.
+//! Only lines without dirty sectors leave, and only when the table on the disk does not name their slot.
 
 use super::dirty::DirtyLines;
 use super::format::{Entry, Geometry, NO_LINE, SLOTS_OF_BLOCK, is_whole, mask};
 use super::table::Table;
-use std::collections::{HashMap, HashSet, VecDeque};
-
-/// Highest count of uses of a line.
-const USES_MAX: u8 = 3;
-
-/// Part of the slots in the small queue.
-const SMALL_PART: usize = 10;
-
-/// Most slots that are looked at for one that is free.
-const LOOKS_MAX: usize = 64;
+use crate::eviction::{Entries, Head, Queues, count_use};
+use std::collections::HashMap;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
@@ -55,15 +45,28 @@ const EMPTY: Slot = Slot {
     listed: 0,
 };
 
+impl Slot {
+    fn is_clean(&self) -> bool {
+        self.dirty | self.listed == 0 && self.pins == 0 && !self.is_named
+    }
+}
+
+impl Entries for Vec<Slot> {
+    fn head(&mut self, number: u32) -> Head<'_> {
+        match &mut self[number as usize] {
+            slot if !slot.is_clean() => Head::Held,
+            Slot { line: NO_LINE, .. } => Head::Empty,
+            Slot { line, uses, .. } => Head::Named { name: *line, uses },
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     list: Vec<Slot>,
     by_line: HashMap<u64, u32>,
     free: Vec<u32>,
-    small: VecDeque<u32>,
-    main: VecDeque<u32>,
-    left: VecDeque<u64>,
-    has_left: HashSet<u64>,
+    queues: Queues,
     pub(super) lines: DirtyLines,
     pub(super) table: Table,
     dirty_slots: u64,
@@ -77,10 +80,7 @@ impl Slots {
             list: vec![EMPTY; count],
             by_line: HashMap::with_capacity(count),
             free: (0..geometry.slots).rev().collect(),
-            small: VecDeque::with_capacity(count),
-            main: VecDeque::with_capacity(count),
-            left: VecDeque::with_capacity(count + 1),
-            has_left: HashSet::with_capacity(count + 1),
+            queues: Queues::new(count),
             lines: DirtyLines::new(lines),
             table: Table::new(geometry.blocks()),
             dirty_slots: 0,
@@ -111,8 +111,7 @@ impl Slots {
 
     /// Notes that a line is used.
     pub(super) fn touch(&mut self, slot: u32) {
-        let slot = self.get_mut(slot);
-        slot.uses = (slot.uses + 1).min(USES_MAX);
+        count_use(&mut self.get_mut(slot).uses);
     }
 
     /// Puts a line with dirty sectors into its slot, as the table has it. Returns false if that cannot be.
@@ -122,7 +121,7 @@ impl Slots {
         }
         *self.get_mut(slot) = Slot { line, valid: dirty, written: dirty, is_named: true, ..EMPTY };
         self.set_dirty_mask(slot, dirty);
-        self.main.push_back(slot);
+        self.queues.add_used(slot);
         true
     }
 
@@ -137,17 +136,13 @@ impl Slots {
         let slot = self.free.pop().or_else(|| self.evict())?;
         *self.get_mut(slot) = Slot { line, ..EMPTY };
         self.by_line.insert(line, slot);
-        match self.has_left.remove(&line) {
-            true => self.main.push_back(slot),
-            false => self.small.push_back(slot),
-        }
+        self.queues.add(line, slot);
         Some(slot)
     }
 
     /// Returns whether the slot can get another line: nothing uses it, and no table on the disk names it.
     pub(super) fn is_clean(&self, slot: u32) -> bool {
-        let it = self.get(slot);
-        it.dirty | it.listed == 0 && it.pins == 0 && !it.is_named
+        self.get(slot).is_clean()
     }
 
     /// Removes a clean line. Its slot keeps its place in the queue, and is the next that is free there.
@@ -158,44 +153,9 @@ impl Slots {
     }
 
     fn evict(&mut self) -> Option<u32> {
-        for _ in 0..LOOKS_MAX {
-            let is_small = self.small.len() * SMALL_PART > self.list.len() || self.main.is_empty();
-            let slot = if is_small { self.small.pop_front() } else { self.main.pop_front() }?;
-            if !self.is_clean(slot) {
-                self.main.push_back(slot);
-                continue;
-            }
-            let it = self.get_mut(slot);
-            let line = it.line;
-            if line == NO_LINE {
-                return Some(slot);
-            }
-            match is_small {
-                true if it.uses > 1 => it.uses = 0,
-                false if it.uses > 0 => it.uses -= 1,
-                _ => {
-                    self.remove(slot);
-                    if is_small {
-                        self.note_left(line);
-                    }
-                    return Some(slot);
-                }
-            }
-            self.main.push_back(slot);
-        }
-        None
-    }
-
-    /// Notes that a line has left the small queue.
-    fn note_left(&mut self, line: u64) {
-        if self.has_left.insert(line) {
-            self.left.push_back(line);
-        }
-        if self.left.len() > self.list.len()
-            && let Some(oldest) = self.left.pop_front()
-        {
-            self.has_left.remove(&oldest);
-        }
+        let slot = self.queues.take(&mut self.list, false)?;
+        self.remove(slot);
+        Some(slot)
     }
 
     /// Notes a write into the slot: these sectors are valid and dirty.
