@@ -1,4 +1,4 @@
-//! All drives of the daemon: created, resized, shown, deleted, and stored.
+//! All drives of the daemon: opened, shown and stored.
 //!
 //! One change of a drive is made at a time. It may take long, while changes of other drives proceed. A change
 //! that cannot be stored is not made: a change that the API has acknowledged persists across a restart.
@@ -10,6 +10,7 @@ mod change;
 mod classifier;
 mod coming;
 mod counts;
+mod creation;
 mod declare;
 mod device;
 mod drain;
@@ -32,6 +33,7 @@ mod pool;
 mod power;
 mod recover;
 mod reload;
+mod resizing;
 mod retry;
 mod shared;
 mod stalls;
@@ -74,21 +76,20 @@ pub use view::{DriveState, DriveView, NamespaceView, Origin, QueueView, RecallVi
 
 use crate::config::{Config, Metrics, Page, Settings, Tcp, check_reactor};
 use crate::listen::check_length;
-use crate::state::{Access, KeptObject, Resized, Saved, StateFile};
+use crate::state::{Access, Saved, StateFile};
 use change::Changes;
 use coming::Coming;
 use hosts::AllHosted;
 use sluice_spec::error::ApiError;
 use sluice_spec::paths::Places;
-use sluice_spec::size::Size;
 use sluice_spec::words::nearest;
-use sluice_spec::{DriveSpec, FunctionSpec, GroupSpec, SharedSpec, TargetKind};
+use sluice_spec::{DriveSpec, GroupSpec, SharedSpec, TargetKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
-use storage::{Settled, Why};
+use storage::Why;
 
 /// Maximum number of drives of one daemon.
 pub const DRIVES_MAX: usize = 1024;
@@ -315,104 +316,6 @@ impl Drives {
         spec.reactor.or_else(|| (0..self.reactors).min_by_key(load)).unwrap_or(0)
     }
 
-    /// Creates a new drive: opens and stores it.
-    pub fn create(&self, mut spec: DriveSpec) -> Result<DriveView, ApiError> {
-        spec.check()?;
-        let reserved = self.reserve(&spec)?;
-        let original = spec.classifier.as_ref().map(|classifier| classifier.object.clone());
-        let (classifier, kept) = self.keep_object(spec.classifier.take())?;
-        spec.classifier = classifier;
-        let created = self.create_reserved(spec, reserved.reactor);
-        let Some((original, copy)) = original.zip(kept.map(KeptObject::into_path)) else { return created };
-        created.map_err(|problem| {
-            self.sweep_objects();
-            problem.naming(&original, &copy)
-        })
-    }
-
-    /// Creates a drive whose name is reserved.
-    fn create_reserved(&self, spec: DriveSpec, reactor: usize) -> Result<DriveView, ApiError> {
-        // The drive is new, even if another had its name before.
-        let settled = self.settle_storage(&spec, Why::Created)?;
-        let created = self.create_settled(spec, reactor, &settled);
-        created.inspect_err(|_| settled.remove_made())
-    }
-
-    /// Creates a drive whose files exist.
-    fn create_settled(
-        &self,
-        spec: DriveSpec,
-        reactor: usize,
-        settled: &Settled,
-    ) -> Result<DriveView, ApiError> {
-        let remembered = Remembered { uuids: settled.uuids.clone(), ..Remembered::default() };
-        let running = self.open_engine(&spec, reactor, remembered)?;
-        let name = spec.name.clone();
-        if let Err(problem) = self.store_created(&spec, settled) {
-            return Err(drain::end_one(&name, running).err().unwrap_or(problem));
-        }
-        self.state.forget_history(&name);
-        tracing::info!("drive {name} created, on reactor {reactor}");
-        let entry = Entry { spec, origin: Origin::Created, reactor, moved: false, running: Ok(running) };
-        let view = self.view(&entry);
-        lock(&self.entries).insert(name, entry);
-        Ok(view)
-    }
-
-    /// Stores a drive that is open, unless the configuration file meanwhile declares a drive of its name.
-    fn store_created(&self, spec: &DriveSpec, settled: &Settled) -> Result<(), ApiError> {
-        self.may_change()?;
-        let declared = lock(&self.declared);
-        if declared.iter().any(|other| other.name == spec.name) {
-            return Err(self.is_declared(&spec.name));
-        }
-        self.store_without_hosted(&spec.name, |saved| {
-            persist::forget(saved, &spec.name);
-            settled.note(saved);
-            saved.drives.push(spec.clone());
-        })
-    }
-
-    /// Ends a drive and removes its records; its files stay. A drive with a client is refused without
-    /// `force`, because the virtual machine does not survive the end of its drive.
-    pub fn delete(&self, name: &str, force: bool) -> Result<(), ApiError> {
-        let _only = self.change(name)?;
-        let entry = self.entry(name)?;
-        if entry.origin == Origin::Declared {
-            return Err(self.is_declared(name));
-        }
-        if let (Ok(running), false) = (&entry.running, force)
-            && running.status()?.connected
-        {
-            return Err(in_use(name));
-        }
-        self.store_without_hosted(name, |saved| {
-            saved.drives.retain(|drive| drive.name != name);
-            persist::forget(saved, name);
-        })?;
-        self.sweep_objects();
-        tracing::info!("drive {name} deleted");
-        self.end(entry)
-    }
-
-    /// Ends a drive whose records are removed. The drive stays listed until its end, since commands may wait
-    /// for the result of a store.
-    fn end(&self, entry: Entry) -> Result<(), ApiError> {
-        let name = &entry.spec.name;
-        let running = entry.running.ok();
-        let ended = running.clone().map_or(Ok(()), |running| drain::end_one(name, running));
-        // The entry is dropped without the lock: dropping it may take long.
-        let gone = lock(&self.entries).remove(name);
-        drop(gone);
-        running.into_iter().for_each(drain::let_go);
-        if let Err(problem) = self.forget(name) {
-            tracing::warn!(
-                "what the hosts of drive {name} did in its last moments stays remembered: {problem}"
-            );
-        }
-        ended
-    }
-
     fn is_declared(&self, name: &str) -> ApiError {
         let file = self.config_file.display();
         ApiError::conflict(format!("drive `{name}` is declared in {file}, and would be back after a restart"))
@@ -429,33 +332,6 @@ impl Drives {
             running?;
             tracing::info!("drive {name} opened");
         }
-        self.show(name)
-    }
-
-    /// Resizes the target of a namespace. With `shrink`, the data behind the new end may be discarded.
-    pub fn resize(&self, name: &str, nsid: u32, size: Size, shrink: bool) -> Result<DriveView, ApiError> {
-        let _only = self.change(name)?;
-        let entry = self.entry(name)?;
-        let running = entry.running.clone()?;
-        check_resize(&entry, nsid, size)?;
-        self.check_storage(&entry.spec, Some(nsid))?;
-        let now = running.target_size(nsid)?;
-        if !shrink && size < now {
-            return Err(ApiError::conflict(format!(
-                "{size} is less than the {now} of namespace {nsid}'s target"
-            ))
-            .hint("what lies behind is lost: to do it all the same, say so (--shrink)"));
-        }
-        let declared = self.declared(name);
-        self.store_and_do(
-            name,
-            |saved| remember_size(saved, &entry, declared.as_ref(), nsid, size),
-            || running.resize(nsid, size),
-        )?;
-        self.amend(name, |entry| {
-            entry.spec.namespace_mut(nsid).into_iter().for_each(|namespace| namespace.size = Some(size));
-        });
-        tracing::info!("namespace {nsid} of drive {name} now has {size}");
         self.show(name)
     }
 
@@ -571,55 +447,6 @@ fn namespace_views(spec: &DriveSpec, status: &Status) -> Vec<NamespaceView> {
     spec.numbered().enumerate().map(view).chain(created).collect()
 }
 
-fn check_resize(entry: &Entry, nsid: u32, size: Size) -> Result<(), ApiError> {
-    let Some(namespace) = entry.spec.namespace(nsid) else {
-        let (name, last) = (&entry.spec.name, entry.spec.namespaces.len());
-        let problem = ApiError::not_found(format!("drive `{name}` has no namespace {nsid}"));
-        return Err(problem.hint(match last {
-            1 => "its only namespace is 1".to_owned(),
-            last => format!("its namespaces are 1 to {last}"),
-        }));
-    };
-    if namespace.functions.iter().any(FunctionSpec::is_composed) {
-        return Err(ApiError::invalid("the drive has the size of the layers that it is made of")
-            .hint("its size is where they are declared"));
-    }
-    if namespace.target == TargetKind::Nvme {
-        return Err(ApiError::invalid("an nvme target has the size of its range of the device")
-            .hint("change first_block and blocks where the drive is declared"));
-    }
-    if namespace.target == TargetKind::NvmeTcp {
-        return Err(ApiError::invalid("an nvme-tcp target has the size of its namespace there")
-            .hint("resize it there, and open the drive again"));
-    }
-    if let Some(room) = namespace.room().filter(|room| *room < size) {
-        return Err(ApiError::conflict(format!(
-            "a copy of namespace {nsid} is kept that has room for {room}"
-        ))
-        .hint("make its layer larger first, where it is declared, and restart the daemon"));
-    }
-    Ok(namespace.check_size(size)?)
-}
-
-/// Notes a new size: in the spec of a created drive, in a separate record of a declared one.
-fn remember_size(saved: &mut Saved, entry: &Entry, declared: Option<&DriveSpec>, nsid: u32, size: Size) {
-    let drive = &entry.spec.name;
-    if entry.origin == Origin::Created {
-        let created = saved.drives.iter_mut().find(|created| created.name == *drive);
-        if let Some(namespace) = created.and_then(|created| created.namespace_mut(nsid)) {
-            namespace.size = Some(size);
-        }
-        return;
-    }
-    let before = saved.resized.extract_if(.., |it| it.drive == *drive && it.nsid == nsid).last();
-    // A namespace that the file does not declare now may be declared again, unchanged.
-    let declared = match declared.and_then(|declared| declared.namespace(nsid)) {
-        Some(namespace) => namespace.size,
-        None => before.map_or(entry.spec.namespace(nsid).and_then(|it| it.size), |before| before.declared),
-    };
-    saved.resized.push(Resized { drive: drive.clone(), nsid, declared, size });
-}
-
 fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> ApiError {
     let problem = ApiError::not_found(format!("there is no drive `{name}`"));
     match nearest(name, known.clone()) {
@@ -639,11 +466,6 @@ fn serial_taken(by: &str, serial: &str) -> ApiError {
 fn no_room(name: &str) -> ApiError {
     ApiError::conflict(format!("there is no room for drive `{name}`"))
         .hint(format!("a daemon has at most {DRIVES_MAX} drives"))
-}
-
-fn in_use(name: &str) -> ApiError {
-    ApiError::conflict(format!("drive `{name}` has a client, which would not survive it"))
-        .hint("shut the virtual machine down first, or insist (--force)")
 }
 
 /// Locks a mutex. A panic cannot poison it, since a panic ends the process.

@@ -3,6 +3,7 @@
 //! The state from before is stored first. If a step fails, the steps before it are taken back. If the daemon ends
 //! in the middle, the next one goes back to the state from before.
 
+use super::super::creation::in_use;
 use super::super::{Drives, lock, persist};
 use super::{Applied, ApplyRequest, Step, Steps};
 use crate::config::Described;
@@ -110,7 +111,7 @@ impl Drives {
             let running = self.entry(name)?.running.ok();
             let is_connected = running.is_some_and(|it| it.status().is_ok_and(|status| status.connected));
             if is_connected && !force {
-                return Err(super::super::in_use(name));
+                return Err(in_use(name));
             }
         }
         Ok(())
