@@ -1,7 +1,7 @@
 //! Choice of the entry that leaves a cache, by S3-FIFO ("FIFO queues are all you need for cache eviction", SOSP 2023).
 //!
-//! A small queue has new entries, and a main queue those that were used again. The names of entries that left the small
-//! queue are kept: an entry that comes back is put into the main queue. One scan passes through the small queue alone.
+//! A small queue has new entries, and a main queue has entries that were used again. The names of entries that left the
+//! small queue are kept: an entry that comes back is put into the main queue. One scan passes through the small queue alone.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -23,11 +23,11 @@ pub(crate) fn count_use(uses: &mut u8) {
 /// Entry at the head of a queue.
 #[derive(Debug)]
 pub(crate) enum Head<'e> {
-    /// Has been removed, and can be taken.
+    /// Nothing: the entry was removed.
     Empty,
-    /// Cannot leave now.
+    /// Entry that cannot leave now.
     Held,
-    /// May leave.
+    /// Entry that may leave, with its name.
     Named { name: u64, uses: &'e mut u8 },
 }
 

@@ -136,7 +136,7 @@ impl Drives {
                     drives.settle();
                 }
                 waiting.extend(order);
-                drives.keep_all(&mut waiting);
+                drives.keep_all(&mut waiting, Instant::now());
             }
         };
         std::thread::Builder::new()
@@ -147,13 +147,13 @@ impl Drives {
     }
 
     /// Stores the records that drives have sent. The record of a drive that is being opened is left, since no
-    /// drive could be notified yet. So is the record of a drive that has stored too much lately.
-    pub(super) fn keep_all(&self, orders: &mut Vec<PersistRequest>) {
+    /// drive could be notified yet. So is the record of a drive that has stored too much lately. `now` holds for all.
+    pub(super) fn keep_all(&self, orders: &mut Vec<PersistRequest>, now: Instant) {
         let _keeps = lock(&self.keeps);
         let mut left: Vec<PersistRequest> = Vec::new();
         for order in orders.drain(..) {
             let is_next = left.iter().all(|before| before.drive != order.drive);
-            if is_next && !self.may_be_opening(&order) && self.may_store(&order.drive, Instant::now()) {
+            if is_next && !self.may_be_opening(&order) && self.may_store(&order.drive, now) {
                 self.keep(&order);
             } else {
                 left.push(order);

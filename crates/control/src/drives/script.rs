@@ -6,6 +6,7 @@ use crate::state::{Disk, FileSystem};
 use sluice_controller::{AnaRule, PersistentRecord, Synced};
 use sluice_functions::{GroupRefused, GroupStatus, QosLimits, QosWaits};
 use sluice_spec::error::Kind;
+use sluice_spec::size::Size;
 use sluice_spec::{AnaStateName, ClassifierSpec, UifSpec};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

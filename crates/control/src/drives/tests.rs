@@ -1,6 +1,7 @@
 use super::script::{DECLARED, MIB, Stage, spec};
 use super::*;
 use sluice_spec::error::Kind;
+use sluice_spec::size::Size;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};

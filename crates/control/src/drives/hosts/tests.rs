@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
 
 fn mark(at: u64) -> PersistentRecord {
     PersistentRecord::Uncorrectable { nsid: 1, ranges: vec![[at << 9, (at + 1) << 9]] }
@@ -263,7 +264,9 @@ fn hosts_that_store_without_end_are_slowed_down_by_themselves() {
     let drives = stage.start(&(DECLARED.to_owned() + &DECLARED.replace("fixed", "other")));
     let mut orders: Vec<PersistRequest> = (0..1000).map(|at| stage.order("fixed", mark(at))).collect();
     orders.push(stage.order("other", mark(1)));
-    drives.keep_all(&mut orders);
-    assert!(orders.len() > 500 && orders.iter().all(|order| order.drive == "fixed"), "{}", orders.len());
+    drives.keep_all(&mut orders, Instant::now());
+    // A drive's hosts may store 200 times without a wait.
+    assert_eq!(orders.len(), 800);
+    assert!(orders.iter().all(|order| order.drive == "fixed"));
     assert_eq!(lock(&stage.played("other").kept).len(), 1);
 }

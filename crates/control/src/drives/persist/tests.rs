@@ -35,15 +35,15 @@ fn what_a_drive_wants_remembered_while_it_is_opened_waits_for_that() {
     let next = stage.played("fixed").generation + 1;
     let mut orders = vec![of("slow", next), of("fixed", next - 1), of("slow", next)];
     while_creating(&stage, &drives, |hanging| {
-        drives.keep_all(&mut orders);
+        drives.keep_all(&mut orders, Instant::now());
         assert_eq!(orders, [of("slow", next), of("slow", next)]);
         drop(hanging);
     });
-    drives.keep_all(&mut orders);
+    drives.keep_all(&mut orders, Instant::now());
     assert_eq!((orders.len(), lock(&stage.played("slow").kept).len()), (0, 2));
     // No drive with this `generation` will ever be listed.
     orders.push(of("gone", next + 1));
-    drives.keep_all(&mut orders);
+    drives.keep_all(&mut orders, Instant::now());
     assert!(orders.is_empty());
     for drive in ["slow", "fixed"] {
         assert_eq!(drives.host_state(drive).uncorrectable.len(), 1);
@@ -59,7 +59,7 @@ fn what_a_drive_wanted_remembered_is_not_said_of_the_next_of_its_name() {
     let mut orders = vec![stage.order("a", uncorrectable())];
     drives.delete("a", false).expect("nobody is there");
     drives.create(spec("a")).expect("a free name");
-    drives.keep_all(&mut orders);
+    drives.keep_all(&mut orders, Instant::now());
     assert!(orders.is_empty() && drives.host_state("a").uncorrectable.is_empty());
     assert!(lock(&stage.played("a").kept).is_empty());
 }
@@ -83,11 +83,11 @@ fn what_hosts_want_remembered_is_stored_while_other_drives_are_opened() {
     std::thread::scope(|scope| {
         scope.spawn(|| drives.open_all(specs));
         wait_for(&stage.script.opening);
-        drives.keep_all(&mut orders);
+        drives.keep_all(&mut orders, Instant::now());
         assert_eq!((orders.len(), lock(&stage.played("early").kept).len()), (1, 1));
         drop(hanging);
     });
-    drives.keep_all(&mut orders);
+    drives.keep_all(&mut orders, Instant::now());
     assert_eq!((orders.len(), lock(&stage.played("late").kept).len()), (0, 1));
 }
 
@@ -123,7 +123,7 @@ fn a_drive_that_is_deleted_is_told_what_is_remembered() {
     std::thread::scope(|scope| {
         let deleted = scope.spawn(|| drives.delete("a", true));
         wait_for(&drive.draining);
-        drives.keep_all(&mut vec![stage.order("a", uncorrectable())]);
+        drives.keep_all(&mut vec![stage.order("a", uncorrectable())], Instant::now());
         assert_eq!(*lock(&drive.kept), [true]);
         drive.in_flight.store(0, SeqCst);
         deleted.join().expect("no panic").expect("it has ended");
