@@ -42,6 +42,8 @@ pub(crate) mod sanitize;
 pub(crate) mod self_test;
 pub(crate) mod slow;
 pub(crate) mod sync;
+#[cfg(test)]
+mod tests;
 pub(crate) mod trace;
 pub(crate) mod uncorrectable;
 pub(crate) mod unmapped_queues;
