@@ -32,6 +32,8 @@ pub(crate) mod shutdown;
 pub(crate) mod slots;
 pub(crate) mod states;
 pub(crate) mod subsystem;
+#[cfg(test)]
+mod tests;
 pub(crate) mod unmapped_queues;
 
 pub use controller::Controller;
