@@ -1,5 +1,6 @@
 //! Tables of the model's limits: namespaces of all sizes, shares of controllers, and obstacles.
 
+mod history;
 mod namespaces;
 mod sharing;
 
