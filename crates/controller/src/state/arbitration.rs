@@ -91,7 +91,7 @@ impl Priorities {
             (self.class, self.taken) = (URGENT, 0);
         }
         (self.left, self.idle) = (self.credits[self.class], 0);
-        if let Some((class, left)) = self.cut_short.take_if(|_| self.class > URGENT) {
+        if let Some((class, left)) = self.cut_short.take() {
             // The classes before this one had their part of the round in the last turn.
             (self.class, self.left, self.taken) = (class, left, self.taken + 1);
         }

@@ -546,16 +546,19 @@ mod tests {
     #[test]
     fn commands_that_were_not_taken_are_not_counted() {
         let mut latency = Latency::new(Clock::mock().0, Arc::default());
-        let mut weights = 0;
+        let (mut weights, mut timed) = (0, 0);
         for round in 0..4000 {
             let before = latency.looks();
             let chosen = if latency.is_due(8, 0) { latency.choose_timed(8, 0) } else { Chosen::default() };
             // Of a batch of eight only three commands are taken, or none.
             let taken = if round % 2 == 0 { 3 } else { 0 };
-            weights += (0..taken).filter_map(|index| chosen.stamp(index, 0)).map(weight).sum::<u64>();
+            let stamps: Vec<_> = (0..taken).filter_map(|index| chosen.stamp(index, 0)).collect();
+            weights += stamps.iter().map(|stamp| weight(*stamp)).sum::<u64>();
+            timed += stamps.len() as u32;
             latency.recount(before, taken, 0);
         }
         assert!((6000 - 126..=6000).contains(&weights), "{weights}");
+        assert!(timed <= 2 + 6000 / TIMED_EVERY, "{timed} are timed");
     }
 
     #[test]

@@ -175,6 +175,22 @@ mod tests {
     }
 
     #[test]
+    fn an_outage_is_over_after_five_minutes_without_a_waiting_command() {
+        for (pause, expected) in [(299, 3), (300, 1)] {
+            let mut patience = Patience::default();
+            for second in [0, pause] {
+                patience.seen = vec![(command(1), LOOKS)];
+                assert_eq!(patience.look([command(1)].into_iter(), second * NS_PER_S), [command(1)]);
+            }
+            assert_eq!(patience.status(true).0 >> 11 & 3, expected, "{pause} s");
+        }
+        for (age, delay) in [(0, 1), (29, 1), (30, 2), (89, 2), (90, 3)] {
+            let patience = Patience { outage: Some((NS_PER_S, (1 + age) * NS_PER_S)), ..Patience::default() };
+            assert_eq!(patience.status(true).0 >> 11 & 3, delay, "{age} s");
+        }
+    }
+
+    #[test]
     fn a_host_that_waits_for_ever_has_no_look() {
         let mut patience = Patience::default();
         patience.start(0, 5);

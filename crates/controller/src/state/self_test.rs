@@ -129,6 +129,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_last_twenty_results_are_kept() {
+        let mut tests = SelfTest::new();
+        for number in 0..25 {
+            tests.running = Some(Running {
+                number,
+                kind: TestKind::Extended,
+                named: number,
+                nsids: vec![1],
+                done: 0,
+                place: 0,
+                in_flight: number % 2 == 0,
+                next_ns: 7,
+            });
+            assert_eq!((tests.is_running(), tests.deadline_ns()), (true, (number % 2 == 1).then_some(7)));
+            tests.end(ended::SANITIZE, u64::from(number), None);
+            assert_eq!((tests.is_running(), tests.deadline_ns()), (false, None));
+        }
+        tests.end(ended::WELL, 0, None);
+        let mut expected = SelfTestResult::new_zeroed();
+        let results = (5..25).rev().map(|number| {
+            expected.status = 0x29;
+            expected.set_power_on_hours(number);
+            expected.set_namespace(number as u32);
+            expected
+        });
+        assert!(tests.results.into_iter().eq(results));
+    }
+
+    #[test]
     fn places_lie_evenly_and_inside() {
         const CHUNK: u64 = chunk::CHUNK as u64;
         for bytes in [512, CHUNK, CHUNK + 512, 63 * CHUNK, 64 * CHUNK, 1000 * CHUNK + 4096, 1 << 50] {

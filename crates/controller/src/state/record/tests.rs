@@ -187,6 +187,49 @@ fn records_of_a_later_version_are_read_or_refused_in_words() {
     assert_eq!(refused, RecordError::UnknownPart(99));
 }
 
+/// Reads records with each value of a queue's fields, and with the values beyond the limits.
+#[test]
+fn queues_of_records_have_their_limits() {
+    let now_ns = NOW_NS;
+    let with = |change: fn(&mut ControllerRecord)| {
+        let mut record = controller();
+        change(&mut record);
+        ControllerRecord::decode(&record.encode(now_ns), now_ns)
+    };
+    let cases: [(fn(&mut ControllerRecord), Option<&'static str>); 20] = [
+        (|it| it.cqs[0].head_error = HeadError::None, None),
+        (|it| it.cqs[0].head_error = HeadError::Seen, None),
+        (|it| it.mode = DoorbellMode::Trapped, None),
+        (|it| it.mode = DoorbellMode::Capsules, None),
+        (|it| it.cqs[0].vector = None, None),
+        (|it| it.cqs[0].vector = Some(128), None),
+        (|it| it.cqs[0].vector = Some(129), Some("interrupt vector")),
+        (|it| (it.cqs[0].id, it.sqs[0].id, it.sqs[0].cq) = (128, 128, 128), None),
+        (|it| it.cqs[0].id = 129, Some("queue identifier")),
+        (|it| it.sqs[0].id = 129, Some("queue identifier")),
+        (|it| it.sqs[0].cq = 129, Some("queue identifier")),
+        (|it| it.sqs[0].class = 3, None),
+        (|it| it.sqs[0].class = 4, Some("priority class")),
+        (|it| (it.sqs[0].size, it.sqs[0].head) = (4096, 4095), None),
+        (|it| it.sqs[0].size = 4097, Some("size of a queue")),
+        (|it| (it.sqs[0].size, it.sqs[0].head) = (2, 1), None),
+        (|it| (it.sqs[0].size, it.sqs[0].head) = (1, 0), Some("size of a queue")),
+        (|it| it.sqs[0].head = 64, Some("index of a queue")),
+        (|it| it.cqs[0].head = 64, Some("head of a queue")),
+        (|it| it.io_queues = 129, Some("number of queues")),
+    ];
+    for (number, (change, refusal)) in cases.into_iter().enumerate() {
+        let found = with(change).map(|read| read.encode(now_ns));
+        let mut expected = controller();
+        change(&mut expected);
+        let expected = match refusal {
+            Some(what) => Err(RecordError::Invalid(what)),
+            None => Ok(expected.encode(now_ns)),
+        };
+        assert!(found == expected, "case {number}: {:?} and not {refusal:?}", found.err());
+    }
+}
+
 /// Reads golden records that were cut, at any byte.
 #[test]
 fn a_golden_record_that_was_cut_is_refused() {

@@ -151,6 +151,13 @@ mod tests {
         idle.close();
         assert!(tallies.are_complete(), "a turn of each is over, whatever came after it");
         assert!(!tallies.are_complete(), "and that was for one who asked then");
+        // However many turns there were before.
+        for _ in 0..5 {
+            busy.close();
+            busy.open();
+            assert!(tallies.are_complete());
+            assert!(!tallies.are_complete());
+        }
     }
 
     #[test]

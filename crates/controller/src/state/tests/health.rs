@@ -2,10 +2,12 @@
 
 use super::{bytes_of, read};
 use crate::state::health::{ErrorLog, Health, Statistics};
+use crate::state::persistent_event::PersistentEvents;
 use crate::state::power::PowerCounts;
 use sluice_command::{Operation, Origin, Request};
 use sluice_nvme::log::ErrorInformation;
 use sluice_nvme::opcode::io as opcode;
+use sluice_nvme::persistent_event::{PowerOnOrReset, event};
 use sluice_nvme::{Status, SubmissionEntry};
 use zerocopy::IntoBytes;
 
@@ -124,12 +126,29 @@ fn all_commands_are_in_the_counters() {
     };
     assert_eq!(health.statistics(), statistics);
     assert_eq!(health.copy().statistics(), statistics);
+    let none = ErrorLog::new();
+    assert_eq!(
+        health.copy().smart(0, &none, 9_999 * NS_PER_MINUTE),
+        health.smart(0, &none, 9_999 * NS_PER_MINUTE)
+    );
     assert_eq!(health.modifications(), 3 * (5 + 11 + 13) + 5);
     let moved = 3 * (3 * 512_000 + 5 * 1_024_000 + 11 * 4096 + 13 * 8192);
     assert_eq!(health.bytes(), moved);
     let counts = PowerCounts { cycles: 2, unsafe_shutdowns: 1 };
     assert_eq!((health.power_counts(), health.power_cycles()), (counts, 2));
     let later = PowerCounts { cycles: 9, unsafe_shutdowns: 0 };
+    // The counts in the events of an earlier daemon.
+    let mut events = PersistentEvents::default();
+    assert_eq!(events.record().power_counts(), PowerCounts::default());
+    events.add(event::SMART_SNAPSHOT, 1, health.smart(0, &none, 0).as_bytes(), 0);
+    assert_eq!(events.record().power_counts(), counts);
+    let mut data = [0; PowerOnOrReset::SIZE];
+    for cycles in [7, 3] {
+        data[24] = cycles;
+        events.add(event::POWER_ON_OR_RESET, 1, &data, 0);
+        events.add(event::FORMAT_START, 1, &[0xff; 12], 0);
+    }
+    assert_eq!(events.record().power_counts(), PowerCounts { cycles: 7, unsafe_shutdowns: 1 });
     assert_eq!(counts.max(later), PowerCounts { cycles: 9, unsafe_shutdowns: 1 });
     let mut health = health;
     health.resume_power(PowerCounts { cycles: 40, unsafe_shutdowns: 30 });

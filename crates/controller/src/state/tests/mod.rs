@@ -1,5 +1,6 @@
 //! Tables of the state's limits, bits and words, and models of its timers.
 
+mod bounce;
 mod events;
 mod health;
 mod hosts;

@@ -2,7 +2,7 @@
 
 use crate::state::abandoned::{Change, changed_bytes};
 use crate::state::data_pointer::check_flags;
-use crate::state::fused;
+use crate::state::fused::{self, HeldCommands};
 use crate::state::kept::is_repeatable;
 use crate::state::remote_queues::cause::RecallCause;
 use crate::state::remote_queues::groups::{RemoteGroup, RemoteGroups, is_of_owner};
@@ -169,4 +169,40 @@ fn an_abandoned_command_is_known_by_queue_and_identifier() {
     assert!(!change(origin, 1 - number).is_under_way(&slab));
     slab.release(command);
     assert!(!change(origin, number).is_under_way(&slab));
+}
+
+/// Checks that a drive is busy with waiting commands as long as there are some.
+#[test]
+fn waiting_commands_are_work_until_they_are_gone() {
+    let mut slab = Slab::new(Limits::new(2, 0)).expect("memory");
+    let mut held = HeldCommands::default();
+    assert!(!held.may_hold() && !held.fused.is_busy());
+    held.fused.has_work();
+    assert!(held.fused.is_busy());
+    held.note_busy();
+    assert!(!held.fused.is_busy());
+    let admit = |slab: &mut Slab| slab.admit(&SubmissionEntry::default(), Origin::LAYER).expect("room");
+    let command = admit(&mut slab);
+    held.fused.hold(command, &mut Slot::default());
+    assert!(held.fused.is_busy() && !held.may_hold());
+    held.note_busy();
+    assert!(held.fused.is_busy());
+    slab.release(held.fused.held.pop().expect("it waits"));
+    let mut slot = Slot::default();
+    slot.origin.ahead = true;
+    held.abandoned.hold(admit(&mut slab), &mut slot);
+    assert_eq!((slot.origin.opcode, slot.origin.ahead), (fused::WAITS, false));
+    held.note_busy();
+    assert!(held.fused.is_busy() && held.may_hold() && !held.abandoned.is_empty());
+    slab.release(held.abandoned.held.pop().expect("it waits"));
+    held.note_busy();
+    assert!(!held.fused.is_busy() && !held.may_hold());
+    let change = Change { number: 0, origin: Origin::LAYER, nsid: 1, bytes: 0..1 };
+    held.abandoned.changes.push(change);
+    held.note_busy();
+    assert!(held.fused.is_busy() && held.may_hold());
+    held.abandoned.changes.clear();
+    held.abandoned.ready.push(admit(&mut slab));
+    assert!(held.may_hold());
+    slab.release(held.abandoned.ready.pop().expect("it is ready"));
 }

@@ -165,7 +165,12 @@ fn each_doorbell_has_its_own_words() {
         assert_eq!((word(&values, at), word(&events, at)), (0, 0));
     }
     assert_eq!((doorbells.cq_head(5), doorbells.sq_tail(6)), (52, 1006), "others stay");
+    assert_eq!(
+        doorbells.share().expect("memory").take_shadow().map(|it| it.addresses),
+        Some([0x5000, 0x6000])
+    );
     doorbells.drop_shadow();
+    assert!(doorbells.take_shadow().is_none());
     assert_eq!((doorbells.sq_tail(5), doorbells.cq_head(6)), (0, 0), "the page was cleared, too");
     assert_eq!((doorbells.sq_tail(7), doorbells.cq_head(5)), (1007, 2005));
     doorbells.reset();
@@ -313,6 +318,9 @@ fn entries_of_a_queue_are_fetched_in_pieces_around_its_end() {
         dma.is_broken = false;
         dma.forget_sq(1);
         assert_eq!((dma.answer(request.id, None), dma.is_broken), (None, false), "the queue is gone");
+        let has = |kind| dma.shadow_queues.has(kind);
+        assert!(!has(TransferKind::Entries(1)) && has(TransferKind::Entries(2)));
+        assert!(has(TransferKind::Completions(1)) && !has(TransferKind::Fetch(1)));
     }
 }
 
@@ -364,6 +372,16 @@ fn completions_go_to_the_client_before_the_interrupt() {
     assert_eq!(dma.deadline_ns(), Some(6 + DMA_TIMEOUT_NS));
     assert!(!dma.is_overdue(5 + DMA_TIMEOUT_NS) && dma.awaits_writes());
     assert_eq!((dma.answer(request.id, Some(&[])), dma.awaits_writes()), (None, false));
+    // Two pieces of one transfer.
+    let (mut pieces, _) = client();
+    pieces.shadow_queues.post(&[None, queue(2), None], &mut pieces.transfers);
+    let [first, second] = [20, 20].map(|most| pieces.take(most, &mut data, 5).expect("a piece"));
+    assert_eq!(
+        [(first.address, first.length), (second.address, second.length)],
+        [(0x5000, 20), (0x5014, 12)]
+    );
+    assert_eq!(pieces.answer(second.id, Some(&[])), None);
+    assert_eq!(pieces.answer(first.id, Some(&[])), Some(QueueEvent::Posted { vector: Some(9) }));
     for ends in [false, true] {
         let (mut dma, _) = client();
         dma.shadow_queues.post(&cqs, &mut dma.transfers);
@@ -388,5 +406,6 @@ fn completions_go_to_the_client_before_the_interrupt() {
     assert_eq!((request.address, dma.take(1, &mut data, 6)), (0x6000, None));
     dma.forget_cq(2);
     assert!(dma.is_writing(2), "the client may still write there");
+    assert!(![1, 2].iter().any(|id| dma.shadow_queues.has(TransferKind::Completions(*id))));
     assert_eq!((dma.answer(request.id, None), dma.is_broken), (None, false));
 }

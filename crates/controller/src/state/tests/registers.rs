@@ -103,6 +103,10 @@ fn a_host_changes_admin_queues_only_while_they_are_not_used() {
         registers.write(offset, value);
     }
     assert_eq!((registers.asq, registers.acq), (0x2_0000_1000, 0x4_0000_3000));
+    // A half leaves the other one as it is, in either order.
+    registers.write(register::ASQ, 0x5fff);
+    registers.write(register::ACQ, 0x7fff);
+    assert_eq!((registers.asq, registers.acq), (0x2_0000_5000, 0x4_0000_7000));
     // Read-only and reserved ones.
     for offset in [register::CAP, register::CAP + 4, register::VS, register::CRTO, 0x38, 0x3c, 0x40] {
         let before = read(&registers, offset);

@@ -237,6 +237,14 @@ fn each_class_has_its_weight_in_a_round() {
             (1, 35)
         ]
     );
+    // The rest of a round that was cut short is no reason to end the turn before the next round.
+    let (mut cut, mut waiting) = (Priorities::default(), [0, 1000, 1000, 0]);
+    cut.rotations = [4, 3, 2, 1];
+    turn(&mut cut, &features, &mut waiting);
+    assert_eq!((cut.class, cut.rotations), (2, [4, 3, 2, 1]));
+    waiting = [0, 50, 0, 0];
+    let rest = turn(&mut cut, &features, &mut waiting);
+    assert_eq!((rest.iter().map(|(_, count)| count).sum::<u32>(), waiting[1]), (50, 0));
     waiting = [0; 4];
     let none = turn(&mut priorities, &features, &mut waiting);
     assert_eq!(none.iter().map(|(_, count)| count).sum::<u32>(), 0, "it ends");
