@@ -214,8 +214,29 @@ impl Subsystem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::tests::{shared, small};
     use crate::state::orders::Orders;
+    use crate::state::refusal::Refusal;
     use crate::{Config, Identity};
+
+    #[test]
+    fn victims_are_found_by_the_numbers_of_their_controllers() {
+        let (mut subsystem, controllers) = shared(vec![small(1)], 5);
+        let host = |number: u8| HostId::Short([number; 8]);
+        for (number, of) in [(0, 1), (1, 2), (2, 3), (4, 2)] {
+            subsystem.set_host(number, host(of));
+        }
+        let found = |of: &[u8]| {
+            let hosts: Vec<_> = of.iter().map(|it| host(*it)).collect();
+            let controllers = subsystem.controllers_of(&hosts);
+            (0..6).filter(|number| controllers.has(*number)).collect::<Vec<u8>>()
+        };
+        assert_eq!([found(&[]), found(&[1]), found(&[3])], [vec![], vec![0], vec![2]]);
+        assert_eq!([found(&[2]), found(&[3, 1]), found(&[9])], [vec![1, 4], vec![0, 2], vec![]]);
+        assert_eq!(subsystem.delete_namespace(1, 0), Err(Refusal::NoSuchNamespace(1)));
+        assert_eq!(subsystem.delete_namespace(2, 0), Err(Refusal::NoSuchNamespace(2)));
+        controllers.into_iter().for_each(|controller| controller.leave(&mut subsystem));
+    }
 
     #[test]
     fn a_host_that_is_gone_over_and_over_is_forgotten_once() {

@@ -33,7 +33,7 @@ pub(crate) mod slots;
 pub(crate) mod states;
 pub(crate) mod subsystem;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub(crate) mod unmapped_queues;
 
 pub use controller::Controller;

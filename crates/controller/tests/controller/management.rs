@@ -96,6 +96,21 @@ pub(crate) fn wanted(blocks: u64) -> IdentifyNamespace {
     data
 }
 
+/// Checks that no namespace is created or deleted beside a format, and that it may be attached.
+#[test]
+fn a_format_holds_up_creations_and_deletions_alone() {
+    let model = Model::new(64);
+    let (mut pair, daemon) = pair_on(&model);
+    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Ok(2));
+    model.disk().hold = true;
+    pair.host(0).submit(0, SubmissionEntry { nsid: 1, ..entry(admin::FORMAT_NVM) });
+    daemon.remember(&mut pair, 3);
+    assert_eq!(run(&mut pair, &daemon, 1, deletion(2)).0, Status::FORMAT_IN_PROGRESS);
+    assert_eq!(create(&mut pair, &daemon, &wanted(8)), Err(Status::FORMAT_IN_PROGRESS));
+    assert_eq!(attach(&mut pair, &daemon, 2, &[2], true), Status::SUCCESS);
+    assert!(pair.host(0).controller.subsystem.delete_namespace(2, 0).is_err());
+}
+
 /// Waits for a flush, since a namespace that goes with a flush of a shutdown would keep the shutdown from
 /// ending.
 #[test]
@@ -260,6 +275,8 @@ fn a_namespace_is_there_for_whom_it_is_attached_to() {
     assert_eq!((read(pair.host(0), 2), read(pair.host(1), 2)), (Status::INVALID_FIELD, Status::SUCCESS));
     assert_eq!(attach(&mut pair, &daemon, 2, &[1], true), Status::SUCCESS);
     assert_eq!((read(pair.host(0), 2), read(pair.host(1), 2)), (Status::SUCCESS, Status::SUCCESS));
+    let changed = pair.host(1).log(LogId::CHANGED_NAMESPACE_LIST, 8);
+    assert_eq!(changed, Ok(vec![0; 8]), "it had the namespace before");
     assert_eq!(attach(&mut pair, &daemon, 2, &[2], false), Status::SUCCESS);
     assert_eq!(event(&mut pair, 1), Some((NAMESPACE_CHANGED, vec![2, 0, 0, 0, 0, 0, 0, 0])));
     assert_eq!((read(pair.host(0), 2), read(pair.host(1), 2)), (Status::SUCCESS, Status::INVALID_FIELD));

@@ -21,35 +21,39 @@ use std::sync::{Arc, Mutex};
 /// Conformance: Base 7.2, a Preempt and Abort ends when its victims' commands have.
 #[test]
 fn a_preemptor_that_aborts_waits_for_what_its_victim_has_under_way() {
-    let model = Model::new(BLOCKS);
-    let mut two = Two::new(&model);
-    two.register(0, 7);
-    two.register(1, 8);
-    model.disk().hold = true;
-    two.on(0, |host| {
-        let buffer = host.allocate(2 * PAGE);
-        host.submit(1, io(opcode::WRITE, 0, 1, buffer));
-        host.run();
-    });
-    two.on(1, |host| {
-        let abort = command(host, opcode::RESERVATION_ACQUIRE, PREEMPT_AND_ABORT | WRITE_EXCLUSIVE, [8, 7]);
-        host.submit(1, abort);
-    });
-    two.run();
-    assert_eq!(two.on(1, |host| host.reap(1)), None, "the write may still come");
-    // Later commands wait for their turn.
-    two.on(0, |host| {
-        let register = command(host, opcode::RESERVATION_REGISTER, 0, [0, 9]);
-        host.submit(1, register);
-    });
-    two.run();
-    assert_eq!(two.on(0, |host| host.take(1)), None);
-    two.on(0, |host| host.answer(1, &model, 1));
-    two.run();
-    let ended = two.on(0, |host| host.reap_all(1));
-    assert_eq!(ended.iter().map(|it| it.status()).collect::<Vec<_>>(), [Status::SUCCESS; 2]);
-    assert_eq!(two.on(1, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
-    assert_eq!(two.on(1, report).2, [(2, 8, false), (1, 9, false)]);
+    const KEYS: [u64; 2] = [7, 8];
+    for (victim, preemptor) in [(0, 1), (1, 0)] {
+        let model = Model::new(BLOCKS);
+        let mut two = Two::new(&model);
+        (0..2).for_each(|number| two.register(number, KEYS[number]));
+        model.disk().hold = true;
+        two.on(victim, |host| {
+            let buffer = host.allocate(2 * PAGE);
+            host.submit(1, io(opcode::WRITE, 0, 1, buffer));
+            host.run();
+        });
+        two.on(preemptor, |host| {
+            let keys = [KEYS[preemptor], KEYS[victim]];
+            let abort = command(host, opcode::RESERVATION_ACQUIRE, PREEMPT_AND_ABORT | WRITE_EXCLUSIVE, keys);
+            host.submit(1, abort);
+        });
+        two.run();
+        assert_eq!(two.on(preemptor, |host| host.reap(1)), None, "the write may still come");
+        // Later commands wait for their turn.
+        two.on(victim, |host| {
+            let register = command(host, opcode::RESERVATION_REGISTER, 0, [0, 9]);
+            host.submit(1, register);
+        });
+        two.run();
+        assert_eq!(two.on(victim, |host| host.take(1)), None);
+        two.on(victim, |host| host.answer(1, &model, 1));
+        two.run();
+        let ended = two.on(victim, |host| host.reap_all(1));
+        assert_eq!(ended.iter().map(|it| it.status()).collect::<Vec<_>>(), [Status::SUCCESS; 2]);
+        assert_eq!(two.on(preemptor, |host| host.reap(1)).map(|it| it.status()), Some(Status::SUCCESS));
+        let registrants = [(preemptor as u32 + 1, KEYS[preemptor], false), (victim as u32 + 1, 9, false)];
+        assert!(two.on(preemptor, report).2.iter().map(|it| (u32::from(it.0), it.1, it.2)).eq(registrants));
+    }
 }
 
 /// Tests that a preemption does not wait for a command of its victim that would take long either.

@@ -3,7 +3,8 @@
 use crate::host::{Host, MS, PAGE, entry, io};
 use crate::model::Model;
 use sluice_command::Characteristics;
-use sluice_controller::{PersistentRecord, SanitizeRecord, SanitizeState};
+use sluice_controller::{ALL_NAMESPACES, PersistentRecord, SanitizeRecord, SanitizeState};
+use sluice_jobs::State;
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Cns, LogId, Status, SubmissionEntry, register};
 use std::sync::{Arc, Mutex};
@@ -248,4 +249,67 @@ fn one_that_was_not_finished_begins_again_without_a_host() {
     host.enable();
     host.create_pair(1, 16);
     assert_eq!(read(&mut host), Status::SANITIZE_FAILED);
+}
+
+fn record(cdw10: u32, state: SanitizeState) -> SanitizeRecord {
+    SanitizeRecord { cdw10, pattern: 0, state }
+}
+
+/// Returns name, state and drive of the only job.
+fn job(host: &Host) -> (String, State, u32) {
+    let jobs = host.controller.subsystem.background_jobs();
+    let [job] = &jobs[..] else { panic!("{jobs:?}") };
+    assert_eq!(job.report.detail, "Sanitize by a host, of all namespaces");
+    (job.report.name.clone(), job.report.state, job.nsid)
+}
+
+/// Checks that an operation is done when its end is stored: else it begins again after a restart, and would erase new data.
+#[test]
+fn an_operation_whose_end_is_not_stored_has_failed() {
+    for (well, status, sstat, state) in
+        [(true, Status::SUCCESS, 0x101, State::Done), (false, Status::SANITIZE_FAILED, 3, State::Failed)]
+    {
+        let model = full();
+        let mut host = Host::with_io(&model);
+        assert_eq!(host.io(io(opcode::WRITE_UNCORRECTABLE, 0, 1, 0)), Status::SUCCESS);
+        host.controller.subsystem.on_persist(|_| {});
+        host.submit(0, SubmissionEntry { cdw10: BLOCK_ERASE, ..entry(admin::SANITIZE) });
+        host.run();
+        for (state, well) in [(SanitizeState::Running, true), (SanitizeState::Done, well)] {
+            let (now_ns, record) = (host.now_ns, record(BLOCK_ERASE, state));
+            host.controller.subsystem.persisted(PersistentRecord::Sanitize(record), well, now_ns);
+            host.run();
+        }
+        assert_eq!(host.reap(0).map(|entry| entry.status()), Some(Status::SUCCESS));
+        assert_eq!((log(&mut host), read(&mut host)), ((0xffff, sstat), status));
+        assert_eq!(job(&host), ("sanitize".to_owned(), state, ALL_NAMESPACES));
+    }
+}
+
+/// Checks each last operation of an earlier daemon, on drives that support the command and that do not.
+#[test]
+fn the_last_operation_of_an_earlier_daemon_is_what_it_was() {
+    use SanitizeState::{Done, Failed, GivenUp, Running};
+    let plain = Characteristics::target(1 << 20, 512);
+    for (keeps_versions, state, status, sstat) in [
+        (false, Done, Status::SUCCESS, 1),
+        (true, Done, Status::SUCCESS, 1),
+        (true, GivenUp, Status::SUCCESS, 3),
+        (true, Failed, Status::SANITIZE_FAILED, 3),
+        (true, Running, Status::SANITIZE_FAILED, 3),
+    ] {
+        let model = Model::with(Characteristics { keeps_versions, ..plain });
+        let mut host = Host::new(vec![model.namespace(1)]);
+        host.controller.subsystem.resume_sanitize(record(BLOCK_ERASE | UNRESTRICTED, state), 1);
+        let ended = if state == Done { State::Done } else { State::Failed };
+        assert_eq!(job(&host), ("sanitize".to_owned(), ended, ALL_NAMESPACES));
+        host.enable();
+        host.create_pair(1, 16);
+        assert_eq!((read(&mut host), log(&mut host)), (status, (0xffff, sstat)), "{state:?}");
+        // A failure can be left; without one there is no such command, or it has no effect.
+        let can_leave = !keeps_versions || status == Status::SANITIZE_FAILED;
+        let expected = if can_leave { Status::SUCCESS } else { Status::INVALID_OPCODE };
+        assert_eq!(sanitize(&mut host, EXIT_FAILURE_MODE), expected, "{state:?}");
+        assert_eq!((read(&mut host), log(&mut host)), (Status::SUCCESS, (0xffff, sstat)), "{state:?}");
+    }
 }

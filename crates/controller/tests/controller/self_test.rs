@@ -2,6 +2,7 @@
 
 use crate::host::{Host, MS, entry};
 use crate::model::Model;
+use crate::shared::Pair;
 use sluice_command::{Characteristics, Command, Lane, Layer, Stack};
 use sluice_controller::{Namespace, NamespaceConfig};
 use sluice_nvme::opcode::admin;
@@ -198,4 +199,18 @@ fn blocks_whose_addresses_have_more_than_32_bits_are_tested() {
     let page = log(&mut host);
     assert_eq!(page[4..7], [0x17, 1, 0xf], "short, and failed in the first segment");
     assert_eq!(page[20..28], (last / 512).to_le_bytes());
+}
+
+/// Checks that each controller has tests of its own, which do not end with those of another.
+#[test]
+fn a_second_controller_is_tested() {
+    let mut pair = Pair::enabled(&Model::new(BLOCKS));
+    assert_eq!(begin(pair.host(1), NSID_ALL, EXTENDED), Ok(0));
+    assert_eq!(begin(pair.host(0), 1, SHORT), Ok(0));
+    assert_eq!(begin(pair.host(0), 0, ABORT), Ok(0));
+    for _ in 0..2 * BLOCKS {
+        pair.hosts_wait(2 * MS);
+    }
+    assert_eq!(log(pair.host(0))[..5], [0, 0, 0, 0, 0x11]);
+    assert_eq!(log(pair.host(1))[..5], [0, 0, 0, 0, 0x20]);
 }

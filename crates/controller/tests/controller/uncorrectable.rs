@@ -263,3 +263,35 @@ fn there_are_so_many_and_no_more() {
     assert_eq!(host.io(mark(0, 1)), Status::NAMESPACE_WRITE_PROTECTED);
     assert_eq!(host.io(SubmissionEntry { nsid: 9, ..mark(0, 1) }), Status::INVALID_FIELD);
 }
+
+/// Checks that the end of a namespace that shrinks is none of another namespace's.
+#[test]
+fn a_namespace_that_shrinks_takes_no_marks_of_another() {
+    let models = [Model::new(BLOCKS), Model::new(BLOCKS)];
+    let mut host = Host::enabled(vec![models[0].namespace(1), models[1].namespace(2)]);
+    host.create_pair(1, 16);
+    for (nsid, slba) in [(1, 8), (2, 4), (2, 20)] {
+        assert_eq!(host.io(SubmissionEntry { nsid, ..mark(slba, 1) }), Status::SUCCESS);
+    }
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    host.controller.subsystem.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
+    host.submit(1, mark(10, 1));
+    host.submit(1, mark(12, 1));
+    host.run();
+    assert!(host.controller.subsystem.resize(2, 10 * 512));
+    let marks = |nsid, blocks: &[u64]| {
+        let ranges = blocks.iter().map(|block| [block * 512, block * 512 + 512]).collect();
+        PersistentRecord::Uncorrectable { nsid, ranges }
+    };
+    for (nsid, blocks) in [(1, &[8, 10][..]), (1, &[8, 10, 12]), (2, &[4])] {
+        let record = marks(nsid, blocks);
+        assert_eq!(std::mem::take(&mut *kept.lock().expect("not poisoned")), std::slice::from_ref(&record));
+        let now_ns = host.now_ns;
+        host.controller.subsystem.persisted(record, true, now_ns);
+        host.run();
+    }
+    assert_eq!(host.reap_all(1).len(), 2);
+    let buffer = host.allocate(2 * PAGE);
+    assert_eq!(readable(&mut host, buffer), "........x.x.x...................");
+}

@@ -10,7 +10,7 @@ use crate::state::limits::{ANA_GROUPS_MAX, NN};
 use crate::state::management::{Creation, Request};
 use sluice_nvme::identify::{CSI_NVM, IdentifyNamespace, SIZE};
 use sluice_nvme::opcode::admin as opcode;
-use sluice_nvme::{NSID_ALL, Status};
+use sluice_nvme::Status;
 
 /// Takes one of the two commands.
 pub(crate) fn begin(subsystem: &Subsystem, admin: &Admin<'_>) -> Result<Request, Status> {
@@ -63,7 +63,7 @@ fn create(subsystem: &Subsystem, admin: &Admin<'_>) -> Result<Request, Status> {
 /// Reads a Controller List: their number, and their identifiers in ascending order (Base 4.6.1).
 fn attach(admin: &Admin<'_>, attach: bool) -> Result<Request, Status> {
     let nsid = admin.entry.nsid;
-    if nsid == NSID_ALL || !(1..=NN).contains(&nsid) {
+    if !(1..=NN).contains(&nsid) {
         return Err(Status::INVALID_NAMESPACE);
     }
     let mut data = [0; SIZE];

@@ -45,7 +45,7 @@ fn namespace(nsid: u32, block_size: u32, is: Characteristics) -> Namespace {
 }
 
 /// Returns a namespace of 64 KiB.
-fn small(nsid: u32) -> Namespace {
+pub(crate) fn small(nsid: u32) -> Namespace {
     namespace(nsid, 512, Characteristics::target(64 << 10, 512))
 }
 
@@ -56,7 +56,7 @@ fn subsystem(namespaces: Vec<Namespace>) -> Subsystem {
 }
 
 /// Returns a subsystem with so many controllers.
-fn shared(namespaces: Vec<Namespace>, controllers: u16) -> (Subsystem, Vec<Controller>) {
+pub(crate) fn shared(namespaces: Vec<Namespace>, controllers: u16) -> (Subsystem, Vec<Controller>) {
     let mut subsystem = subsystem(namespaces);
     subsystem.expect(controllers.into());
     let controllers = (0..controllers).map(|it| Controller::new(&mut subsystem, 1 + it).expect("memory"));
