@@ -64,7 +64,7 @@ impl Subsystem {
             (self.slab.in_flight() != requests as u32, "commands are in flight"),
             (has_results, "results are on their way"),
             (has_work, "commands wait for others, or storage is being flushed"),
-            (has_orders, "a change of its layers is under way"),
+            (has_orders, "a reservation is being changed"),
             (stores, "state of a host is being stored"),
         ];
         unsettled.into_iter().find(|(is_so, _)| *is_so).map_or(Ok(()), |(_, why)| Err(CannotHandOver(why)))

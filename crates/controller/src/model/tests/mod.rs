@@ -1,7 +1,9 @@
 //! Tables of the model's limits: namespaces of all sizes, shares of controllers, and obstacles.
 
 mod history;
+mod layers;
 mod namespaces;
+mod obstacles;
 mod sharing;
 
 use crate::model::namespace::{Namespace, NamespaceConfig, NamespaceError};
