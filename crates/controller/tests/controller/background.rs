@@ -3,7 +3,9 @@
 use crate::host::{Host, MS, entry, io};
 use crate::model::Model;
 use sluice_command::Request;
-use sluice_controller::{ALL_NAMESPACES, BackgroundJob, FormatRecord, FormatState, PersistentRecord};
+use sluice_controller::{
+    ALL_NAMESPACES, BackgroundJob, COMMANDS_MAX, FormatRecord, FormatState, PersistentRecord,
+};
 use sluice_jobs::{PaceChange, State, Verb};
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Status, SubmissionEntry};
@@ -203,4 +205,42 @@ fn a_format_that_fails_is_listed_as_failed() {
     assert_eq!(host.reap(0).map(|completion| completion.status()), Some(Status::WRITE_FAULT));
     assert_eq!(progress(&host), (State::Failed, 0, SIZE));
     assert!(jobs(&host)[0].report.accepts.is_empty());
+}
+
+/// Checks that a format waits for a slot while the host's commands have all of them.
+#[test]
+fn a_format_waits_while_there_is_no_room_for_a_command() {
+    let models = [Model::new(2048), Model::new(64)];
+    let mut host = Host::enabled(vec![models[0].namespace(1), models[1].namespace(2)]);
+    models.iter().for_each(|model| model.disk().hold = true);
+    host.submit(0, format());
+    host.run();
+    order(&mut host, 1, Verb::Pause, "format").expect("it runs");
+    host.answer(1, &models[0], 1);
+    host.run();
+    models[0].disk().hold = false;
+    let buffer = host.allocate(4096);
+    (1..4).for_each(|queue| host.create_pair(queue, 1024));
+    for queue in 1..4 {
+        let read = SubmissionEntry { nsid: 2, ..io(opcode::READ, 0, 1, buffer) };
+        (0..1000).for_each(|_| _ = host.put(queue, read));
+        host.ring(queue);
+    }
+    host.run();
+    assert_eq!(host.controller.in_flight(), COMMANDS_MAX);
+    order(&mut host, 1, Verb::Resume, "format").expect("it is paused");
+    for _ in 0..5 {
+        host.now_ns += 2 * MS;
+        host.run();
+    }
+    assert_eq!((progress(&host).0, host.take(0)), (State::Running, None));
+    models[1].disk().hold = false;
+    let waiting = models[1].disk().parked.len();
+    host.answer(2, &models[1], waiting);
+    for _ in 0..5 {
+        host.now_ns += 2 * MS;
+        host.run();
+    }
+    assert_eq!(host.reap(0).map(|completion| completion.status()), Some(Status::SUCCESS));
+    assert_eq!(progress(&host), (State::Done, 1 << 20, 1 << 20));
 }

@@ -7,11 +7,13 @@ use crate::host::{CC_ENABLED, Host, MS, PAGE, entry, io, prps};
 use crate::model::Model;
 use crate::shared::Pair;
 use sluice_command::Characteristics;
-use sluice_controller::{Attachment, KnownAs, PERSIST_INTERVAL_NS, PersistentRecord, Pool};
+use sluice_controller::{
+    AnaRule, Attached, Attachment, KnownAs, PERSIST_INTERVAL_NS, PersistentRecord, Pool,
+};
 use sluice_nvme::identify::{IdentifyController, IdentifyNamespace, SIZE};
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::register::{self, csts};
-use sluice_nvme::{Cns, LogId, NSID_ALL, Status, SubmissionEntry};
+use sluice_nvme::{AnaState, Cns, LogId, NSID_ALL, Status, SubmissionEntry};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -94,6 +96,32 @@ pub(crate) fn wanted(blocks: u64) -> IdentifyNamespace {
     let mut data = IdentifyNamespace::new_zeroed();
     (data.nsze, data.ncap, data.nmic) = (blocks, blocks, 1);
     data
+}
+
+/// Checks that namespaces of all groups are created, and deleted through a controller without a way to them.
+#[test]
+fn a_namespace_needs_no_way_to_be_managed() {
+    let (mut pair, daemon) = pair();
+    for (group, expected) in [
+        (0, Ok(2)),
+        (1, Ok(3)),
+        (32, Ok(4)),
+        (33, Err(Status::ANA_GROUP_IDENTIFIER_INVALID)),
+        (u32::MAX, Err(Status::ANA_GROUP_IDENTIFIER_INVALID)),
+    ] {
+        let mut data = wanted(8);
+        data.anagrpid = group;
+        assert_eq!(create(&mut pair, &daemon, &data), expected, "group {group}");
+    }
+    let rule = AnaRule { port: None, group: None, state: AnaState::Inaccessible };
+    pair.host(0).controller.subsystem.set_ana(vec![rule]);
+    let Attached { controller, subsystem } = &mut pair.host(0).controller;
+    controller.set_port(subsystem, "a");
+    assert_eq!(attach(&mut pair, &daemon, 4, &[1], true), Status::SUCCESS);
+    assert_eq!(read(pair.host(0), 4), Status::ASYMMETRIC_ACCESS_INACCESSIBLE);
+    let format = SubmissionEntry { nsid: 4, ..entry(admin::FORMAT_NVM) };
+    assert_eq!(run(&mut pair, &daemon, 0, format).0, Status::ASYMMETRIC_ACCESS_INACCESSIBLE);
+    assert_eq!(run(&mut pair, &daemon, 0, deletion(4)).0, Status::SUCCESS);
 }
 
 /// Checks that no namespace is created or deleted beside a format, and that it may be attached.

@@ -310,6 +310,9 @@ fn the_last_operation_of_an_earlier_daemon_is_what_it_was() {
         let can_leave = !keeps_versions || status == Status::SANITIZE_FAILED;
         let expected = if can_leave { Status::SUCCESS } else { Status::INVALID_OPCODE };
         assert_eq!(sanitize(&mut host, EXIT_FAILURE_MODE), expected, "{state:?}");
+        host.submit(0, entry(admin::ASYNC_EVENT_REQUEST));
+        host.run();
+        assert_eq!(host.take(0), None, "{state:?}: no operation has ended");
         assert_eq!((read(&mut host), log(&mut host)), (Status::SUCCESS, (0xffff, sstat)), "{state:?}");
     }
 }

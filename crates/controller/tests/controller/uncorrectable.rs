@@ -278,6 +278,7 @@ fn a_namespace_that_shrinks_takes_no_marks_of_another() {
     host.controller.subsystem.on_persist(move |what| keep.lock().expect("not poisoned").push(what));
     host.submit(1, mark(10, 1));
     host.submit(1, mark(12, 1));
+    host.submit(1, SubmissionEntry { nsid: 2, ..mark(30, 1) });
     host.run();
     assert!(host.controller.subsystem.resize(2, 10 * 512));
     let marks = |nsid, blocks: &[u64]| {
@@ -291,7 +292,7 @@ fn a_namespace_that_shrinks_takes_no_marks_of_another() {
         host.controller.subsystem.persisted(record, true, now_ns);
         host.run();
     }
-    assert_eq!(host.reap_all(1).len(), 2);
+    assert_eq!(host.reap_all(1).len(), 3);
     let buffer = host.allocate(2 * PAGE);
     assert_eq!(readable(&mut host, buffer), "........x.x.x...................");
 }

@@ -4,7 +4,9 @@ mod history;
 mod layers;
 mod namespaces;
 mod obstacles;
+mod queues;
 mod sharing;
+mod unmapped;
 
 use crate::model::namespace::{Namespace, NamespaceConfig, NamespaceError};
 use crate::model::subsystem::Config;
