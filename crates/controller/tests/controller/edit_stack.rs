@@ -2,7 +2,10 @@
 
 use crate::host::{Host, PAGE, entry, io};
 use crate::model::Model;
-use sluice_command::{Characteristics, Command, Deallocated, Lane, Layer, NodeId, StackBuilder, StackError};
+use sluice_command::{
+    Characteristics, Command, Deallocated, Lane, Layer, NodeId, Opcodes, Passthrough, StackBuilder,
+    StackError,
+};
 use sluice_controller::{EditStackError, Refusal};
 use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{Status, SubmissionEntry};
@@ -157,4 +160,23 @@ fn a_layer_that_is_busy_stays() {
     assert_eq!(insert(&mut host, 1, &later), Ok(()));
     assert_eq!(take_out(&mut host), Ok(()));
     assert_eq!(take_out(&mut host), Err(Refusal::Busy));
+}
+
+/// Checks that no command goes past a layer to the device below as its host wrote it.
+#[test]
+fn commands_for_a_device_do_not_go_past_a_new_layer() {
+    let io_opcodes = Opcodes::NONE.and(opcode::VERIFY);
+    let passthrough = Passthrough { admin: Opcodes::NONE, io: io_opcodes };
+    let device = Model::with(Characteristics { passthrough, ..Characteristics::target(64 << 10, 512) });
+    let mut host = host_of(&device);
+    let passes = |host: &mut Host| {
+        assert_eq!(host.io(io(opcode::VERIFY, 0, 1, 0)), Status::SUCCESS);
+        std::mem::take(&mut device.disk().passed).len()
+    };
+    assert_eq!(passes(&mut host), 1);
+    let layer = Over { change: |is| is.passthrough = Passthrough::NONE, leaves: true };
+    assert_eq!(insert(&mut host, 1, &layer), Ok(()));
+    assert_eq!(passes(&mut host), 0);
+    assert_eq!(take_out(&mut host), Ok(()));
+    assert_eq!(passes(&mut host), 1);
 }

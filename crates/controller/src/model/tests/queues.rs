@@ -2,11 +2,15 @@
 
 use super::{shared, small, subsystem};
 use crate::model::Controller;
+use crate::model::queues::delete_pair;
+use crate::state::client_dma::shadow_queue::ShadowQueue;
 use crate::state::management::Attachment;
 use crate::state::queue::{CompletionQueue, Service, SubmissionQueue};
 use crate::state::reservation::KnownAs;
+use sluice_command::Origin;
 use sluice_memory::ShadowMemory;
-use sluice_nvme::CompletionEntry;
+use sluice_nvme::opcode::admin;
+use sluice_nvme::{CompletionEntry, SubmissionEntry, register};
 
 /// Installs queues of these classes, from identifier 1 on.
 fn with_classes(controller: &mut Controller, classes: &[u8]) {
@@ -55,6 +59,81 @@ fn each_queue_of_a_class_has_its_turn() {
     assert_eq!(looks[..6], [(0, 0), (1, 0), (4, 2), (2, 2), (3, 1), (5, 0)]);
     let served = |id: u16| looks.iter().filter(|look| look.0 == id).map(|look| look.1).sum::<u32>();
     assert_eq!([2, 3, 4].map(served), [9, 9, 9]);
+    controller.leave(&mut drive);
+}
+
+/// Checks the segment from which a successor of this process continues.
+#[test]
+fn a_successor_finds_registers_and_queues() {
+    let (mut drive, mut controllers) = shared(vec![small(1)], 1);
+    let mut controller = controllers.pop().expect("one");
+    with_classes(&mut controller, &[0, 0]);
+    controller.registers.write(register::AQA, 0x0012_0034);
+    controller.record_registers();
+    let expected = controller.registers.record(&controller.doorbells);
+    assert_eq!((controller.handover.get_mut().registers, expected.aqa), (expected, 0x0012_0034));
+    controller.record_shadow([0x5000, 0x6000]);
+    assert_eq!(controller.handover.get_mut().registers.shadow, [0x5000, 0x6000]);
+    controller.sqs[2].iter_mut().for_each(|sq| sq.head = 5);
+    controller.note_head(2);
+    for id in [1, 2] {
+        let Some(cq) = &mut controller.cqs[id] else { panic!("a queue") };
+        cq.reserve(1);
+        cq.post(CompletionEntry::default());
+        controller.note_queue(id as u16);
+    }
+    let index = |controller: &mut Controller, id: usize| controller.handover.get_mut().cqs[id].index;
+    const PHASE: u32 = 1 << 31;
+    assert_eq!((index(&mut controller, 1), index(&mut controller, 2)), (PHASE | 1, PHASE));
+    controller.note_posted();
+    assert_eq!(index(&mut controller, 2), PHASE | 1);
+    let sizes = |controller: &mut Controller| {
+        let queues = controller.handover.get_mut();
+        (
+            [0, 1, 2].map(|id| queues.sqs[id].size),
+            [0, 1, 2].map(|id| queues.cqs[id].size),
+            queues.sqs[2].index,
+        )
+    };
+    assert_eq!(sizes(&mut controller), ([8; 3], [8; 3], 5));
+    delete_pair(&mut controller, 1);
+    assert_eq!(sizes(&mut controller), ([8, 0, 8], [8, 0, 8], 5));
+    let group = controller.take_group(2, &[2]).expect("a group");
+    assert_eq!(sizes(&mut controller), ([8, 0, 0], [8, 0, 0], 5));
+    controller.install_group(group.0, group.1);
+    assert_eq!(sizes(&mut controller), ([8, 0, 8], [8, 0, 8], 5));
+    controller.remove_all_queues();
+    assert_eq!(sizes(&mut controller), ([0; 3], [0; 3], 0));
+    controller.leave(&mut drive);
+}
+
+/// Checks that the end of a queue completes its own deletion alone.
+#[test]
+fn a_deletion_ends_with_its_queue() {
+    let (mut drive, mut controllers) = shared(vec![small(1)], 1);
+    let mut controller = controllers.pop().expect("one");
+    with_classes(&mut controller, &[0, 0]);
+    for (opcode, cdw10) in [(admin::DELETE_IO_CQ, 1), (admin::DELETE_IO_SQ, 2)] {
+        let entry = SubmissionEntry { opcode, cdw10, ..SubmissionEntry::default() };
+        let command = drive.slab_mut().admit(&entry, Origin::default()).expect("room");
+        controller.await_deletion(command);
+    }
+    assert!(controller.end_sq(drive.slab(), 1).is_none());
+    let command = controller.end_sq(drive.slab(), 2).expect("its deletion");
+    assert_eq!((controller.deletions.len(), controller.served()), (1, 1));
+    drive.slab_mut().release(command);
+    let [command] = controller.end_cqs(drive.slab()).try_into().expect("one deletion");
+    assert!(controller.cqs[1].is_none() && controller.cqs[2].is_some());
+    drive.slab_mut().release(command);
+    // Queues that only the client reaches.
+    assert!(!controller.has_shadow_queues() && !controller.interrupts_by_shadow_queue(2));
+    let shadow = |id| ShadowQueue::new(id, 0, 16, 8, ShadowMemory::new(4096).expect("memory"));
+    let queues = &mut controller.client_dma.get_or_insert_default().shadow_queues;
+    queues.cqs.extend([(shadow(1), None), (shadow(2), Some(9))]);
+    assert!(!controller.has_shadow_queues());
+    assert_eq!([0, 1, 2, 3].map(|cq| controller.interrupts_by_shadow_queue(cq)), [false, false, true, false]);
+    controller.client_dma.get_or_insert_default().shadow_queues.sqs.push((shadow(1), 0));
+    assert!(controller.has_shadow_queues());
     controller.leave(&mut drive);
 }
 

@@ -136,6 +136,27 @@ fn shadow_doorbells_are_given_up() {
     host.end();
 }
 
+/// Checks that the event index follows a queue in steps of more than a quarter of its size.
+#[test]
+fn the_event_index_moves_in_steps() {
+    let mut host = Host::new();
+    for (head, index) in
+        [(1, 7), (2, 7), (3, 2), (5, 2), (6, 5), (0, 5), (1, 0), (3, 0), (4, 3), (7, 6), (2, 1)]
+    {
+        // Without a step the word stays as the host finds it.
+        host.controller.sqs[1].iter_mut().for_each(|sq| sq.head = head);
+        if (head, index) == (1, 7) {
+            host.memory.write(3 * PAGE as usize + 8, &7_u32.to_le_bytes());
+        }
+        host.controller.publish_head(1);
+        let mut word = [0; 4];
+        host.memory.read(3 * PAGE as usize + 8, &mut word);
+        assert_eq!((u32::from_le_bytes(word), head), (index, head));
+        assert_eq!(host.controller.handover.get_mut().sqs[1].index, head);
+    }
+    host.end();
+}
+
 #[test]
 fn shadow_doorbells_do_not_come_back() {
     for region in 0..4 {
