@@ -1,11 +1,11 @@
 //! Device Self-test: its reads, and its log page.
 
-use crate::host::{Host, MS, entry};
+use crate::host::{Host, MS, entry, io};
 use crate::model::Model;
 use crate::shared::Pair;
 use sluice_command::{Characteristics, Command, Lane, Layer, Stack};
-use sluice_controller::{Namespace, NamespaceConfig};
-use sluice_nvme::opcode::admin;
+use sluice_controller::{COMMANDS_MAX, Namespace, NamespaceConfig};
+use sluice_nvme::opcode::{admin, io as opcode};
 use sluice_nvme::{LogId, NSID_ALL, Status, SubmissionEntry};
 use sluice_router::RouterBuilder;
 use std::sync::{Arc, Mutex};
@@ -213,4 +213,46 @@ fn a_second_controller_is_tested() {
     }
     assert_eq!(log(pair.host(0))[..5], [0, 0, 0, 0, 0x11]);
     assert_eq!(log(pair.host(1))[..5], [0, 0, 0, 0, 0x20]);
+}
+
+/// Checks that a test has one read in flight, and none while the drive is held or has no room for it.
+#[test]
+fn a_test_has_one_read_at_a_time() {
+    let model = Model::new(BLOCKS);
+    let mut host = Host::with_io(&model);
+    model.disk().hold = true;
+    assert_eq!(begin(&mut host, 1, EXTENDED), Ok(0));
+    wait(&mut host, 10);
+    assert_eq!(model.take_seen().len(), 1);
+    host.controller.subsystem.hold(u64::MAX);
+    host.answer(1, &model, 1);
+    wait(&mut host, 10);
+    assert_eq!(model.take_seen().len(), 0);
+    host.controller.subsystem.resume();
+    wait(&mut host, 10);
+    assert_eq!(model.take_seen().len(), 1);
+    // Commands of the host in all slots but that of the test.
+    (2..5).for_each(|queue| host.create_pair(queue, 1024));
+    let buffer = host.allocate(4096);
+    for queue in 2..5 {
+        let read = io(opcode::READ, 0, 1, buffer);
+        (0..1000).for_each(|_| _ = host.put(queue, read));
+        host.ring(queue);
+    }
+    host.run();
+    model.take_seen();
+    host.answer(1, &model, 1);
+    host.run();
+    assert_eq!(host.controller.in_flight(), COMMANDS_MAX);
+    assert!(!host.controller.arm(), "nothing can be done until a command ends");
+    host.controller.disarm();
+    wait(&mut host, 10);
+    assert!(model.take_seen().iter().all(|request| request.length == 512));
+    model.disk().hold = false;
+    let waiting = model.disk().parked.len();
+    host.answer(1, &model, waiting);
+    wait(&mut host, 2 * BLOCKS as u64);
+    (2..5).for_each(|queue| _ = host.reap_all(queue));
+    wait(&mut host, 2 * BLOCKS as u64);
+    assert_eq!(log(&mut host)[..5], [0, 0, 0, 0, 0x20]);
 }

@@ -1,7 +1,7 @@
 //! States in which a drive is not handed to another process or reactor.
 
 use super::{shared, small, subsystem};
-use crate::model::{Controller, Subsystem};
+use crate::model::{Controller, Subsystem, self_test};
 use crate::state::abandoned::Change;
 use crate::state::doorbells::DoorbellMode;
 use crate::state::fused::Claim;
@@ -12,15 +12,16 @@ use crate::state::queue::{CompletionQueue, Service, SubmissionQueue};
 use crate::state::record::{NamespaceRecord, SubsystemRecord};
 use crate::state::registers::State;
 use crate::state::remote_queues::cause::RecallCause;
-use crate::state::remote_queues::groups::RemoteGroup;
+use crate::state::remote_queues::groups::{Migrating, RemoteGroup};
 use crate::state::reservation::{HostId, Reservations};
 use crate::state::self_test::TestKind;
+use crate::state::sync::Sync;
 use crate::state::uncorrectable::Step;
 use crate::state::{fused, persistent_event};
-use sluice_command::{Origin, Slab};
-use sluice_memory::ShadowMemory;
+use sluice_command::{Characteristics, Origin, Slab};
+use sluice_memory::{ShadowMemory, SharedRegion, Space};
 use sluice_nvme::opcode::{admin, io};
-use sluice_nvme::{Status, SubmissionEntry, register};
+use sluice_nvme::{NSID_ALL, Status, SubmissionEntry, register};
 
 type OfController = fn(&mut Controller);
 type OfDrive = fn(&mut Subsystem);
@@ -147,8 +148,10 @@ fn a_drive_settles_when_nothing_is_on_its_way() {
     let (order, stores) = ("a reservation is being changed", "state of a host is being stored");
     let change = || Change { number: 0, origin: Origin::LAYER, nsid: 1, bytes: 0..1 };
     assert!(!change().bytes.is_empty());
-    let cases: [(OfDrive, Option<&str>); 10] = [
+    let cases: [(OfDrive, Option<&str>); 12] = [
         (|_| {}, None),
+        (|it| it.jobs.sync = Some(Sync { in_flight: 0, ..Sync::default() }), None),
+        (|it| it.jobs.sync = Some(Sync { in_flight: 1, ..Sync::default() }), Some(waits)),
         (|it| it.announce(Notice::Resumed), Some("results are on their way")),
         (|it| it.touched.push(0), Some("results are on their way")),
         (|it| it.held_mut().fused.has_work(), Some(waits)),
@@ -247,6 +250,70 @@ fn a_drive_takes_only_its_own_namespaces() {
     assert_eq!(take(vec![record(1, 512, 128), record(2, 4096, 128)], false), size);
     let other = NamespaceRecord { uuid: [3; 16], ..record(2, 512, 128) };
     assert_eq!(take(vec![record(1, 512, 128), other], false), size);
+}
+
+/// Checks the host of a controller that continues, and the notices and the record of one that is handed over.
+#[test]
+fn a_controller_continues_with_its_host() {
+    let (mut drive, mut controllers) = shared(vec![small(1)], 2);
+    for (number, host, expected) in [
+        (1, HostId::Short([7; 8]), HostId::Short([7; 8])),
+        (1, HostId::Extended([8; 16]), HostId::Extended([8; 16])),
+        (1, HostId::Unnamed(0), HostId::Unnamed(1)),
+        (0, HostId::Short([9; 8]), HostId::Short([9; 8])),
+    ] {
+        drive.resume_host(number, host);
+        assert_eq!(drive.host(number), expected);
+    }
+    drive.resume_host(200, HostId::Unnamed(0));
+    let controller = &mut controllers[0];
+    for is_ready in [false, true] {
+        drive.announce(Notice::Resumed);
+        controller.drop_stale_notices(&mut drive);
+        assert_eq!(drive.has_mail(0), is_ready);
+        controller.set_ready();
+    }
+    drive.collect_mail(0);
+    // A record of queues, on the doorbells of this process.
+    let space = Space::new();
+    let page = |bytes| SharedRegion::new("doorbells", bytes).expect("memory");
+    let length = controller.doorbells().len();
+    for (is_ready, bytes, expected) in [
+        (false, length, None),
+        (false, length - 4096, Some("the file of the doorbells is too short")),
+        (true, length, Some("the admin queues are missing")),
+        (false, length + 4096, None),
+    ] {
+        controller.registers.power_on();
+        if is_ready {
+            controller.set_ready();
+        }
+        let record = controller.record(&drive).expect("a record");
+        let found = controller.resume_queues(&record, page(bytes), &space).err().map(|why| why.to_string());
+        assert_eq!(found.as_deref(), expected, "{is_ready}, {bytes}");
+    }
+    controller.remote_groups.migrating = Some(Migrating { cq: 1, sqs: vec![1] });
+    let refusal = controller.record(&drive).err().map(|why| why.to_string());
+    assert_eq!(refusal.as_deref(), Some("queues are on other reactors"));
+    controllers.into_iter().for_each(|controller| controller.leave(&mut drive));
+}
+
+/// Checks the percentage of a self-test of four namespaces of 16 chunks.
+#[test]
+fn a_self_test_has_its_percentage() {
+    let large = |nsid| super::namespace(nsid, 512, Characteristics::target(256 << 10, 512));
+    let (mut drive, mut controllers) = shared((1..5).map(large).collect(), 1);
+    let mut controller = controllers.pop().expect("one");
+    controller.begin_self_test(TestKind::Extended, NSID_ALL, vec![1, 2, 3, 4], 0).expect("none runs");
+    for (done, place, percent) in
+        [(0, 0, 0), (0, 4, 6), (1, 0, 25), (1, 4, 31), (3, 8, 87), (3, 16, 99), (4, 0, 99)]
+    {
+        let Some(running) = &mut controller.self_test.running else { panic!("it runs") };
+        (running.done, running.place) = (done, place);
+        let page = self_test::log(&controller, &drive);
+        assert_eq!((page.current, page.completion), (2, percent), "{done} and {place}");
+    }
+    controller.leave(&mut drive);
 }
 
 /// Checks doorbell writes of all kinds, and the errors that they cause.

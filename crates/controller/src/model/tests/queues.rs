@@ -1,13 +1,13 @@
 //! Order of queues by priority, and the controller that has a private namespace.
 
-use super::{shared, small, subsystem};
+use super::{namespace, shared, small, subsystem};
 use crate::model::Controller;
 use crate::model::queues::delete_pair;
 use crate::state::client_dma::shadow_queue::ShadowQueue;
 use crate::state::management::Attachment;
 use crate::state::queue::{CompletionQueue, Service, SubmissionQueue};
 use crate::state::reservation::KnownAs;
-use sluice_command::Origin;
+use sluice_command::{Characteristics, Origin};
 use sluice_memory::ShadowMemory;
 use sluice_nvme::opcode::admin;
 use sluice_nvme::{CompletionEntry, SubmissionEntry, register};
@@ -199,6 +199,19 @@ fn a_private_namespace_has_one_controller() {
     drive.attach_present(&mut namespace, None);
     assert_eq!(namespace.attached(), 0b0010);
     controllers.into_iter().for_each(|controller| controller.leave(&mut drive));
+}
+
+/// Checks that layers which would make more commands than a drive can have are found before they are used.
+#[test]
+fn a_drive_has_room_for_the_commands_of_its_layers() {
+    let is = Characteristics { fan_out: 1 << 20, ..Characteristics::target(64 << 10, 512) };
+    let mut drive = subsystem(vec![small(1)]);
+    assert!(drive.make_room_for(&small(2)) && drive.update_stacks());
+    assert!(!drive.make_room_for(&namespace(2, 512, is)));
+    drive.put(namespace(2, 512, is));
+    assert!(!drive.update_stacks());
+    drive.take(2);
+    assert!(drive.update_stacks());
 }
 
 /// Checks what a drive keeps of a namespace that goes.

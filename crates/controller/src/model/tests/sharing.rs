@@ -2,8 +2,11 @@
 
 use super::{namespace, shared, small, subsystem};
 use crate::model::controller::Controller;
+use crate::model::management::{Task, TaskStage, UnderWay as Managing};
 use crate::state::ana::AnaRule;
-use crate::state::management::Pool;
+use crate::state::erasure::{Erasure, Purpose};
+use crate::state::management::{Attachment, Creation, Pool};
+use crate::state::orders::UnderWay;
 use crate::state::reservation::{HostId, KnownAs, RegistrantRecord, ReservationRecord, ReservationType};
 use sluice_command::{Characteristics, Origin};
 use sluice_nvme::{AnaState, SubmissionEntry};
@@ -42,7 +45,7 @@ fn controllers_share_the_slots_evenly() {
         let origin = Origin { controller: 2, sq: 1, ..Origin::LAYER };
         commands.push(drive.slab_mut().admit(&SubmissionEntry::default(), origin).expect("room"));
     }
-    assert!(drive.has_only_reserved_slots());
+    assert!(drive.has_only_reserved_slots() && drive.is_alone(2));
     assert_eq!(rooms(&drive), [0; 4]);
     commands.into_iter().for_each(|command| drive.slab_mut().release(command));
     controllers.into_iter().for_each(|controller| controller.leave(&mut drive));
@@ -122,6 +125,21 @@ fn obstacles_of_a_migration_are_described() {
     drive.hold(5);
     assert_eq!(refused(&drive), "the drive is busy with something that takes all of its queues");
     drive.resume();
+    let busy = "the drive is busy with something that takes all of its queues";
+    let changes: [fn(&mut crate::model::Subsystem); 4] = [
+        |it| it.held_mut().fused.has_work(),
+        |it| it.jobs.orders.under_way = Some(UnderWay::Storing { command: None, changes: Vec::new() }),
+        |it| it.jobs.management.under_way = Some(under_way(Task::Delete(vec![1]))),
+        |it| {
+            let purpose = Purpose::Format { nsid: 1, block_size: 512 };
+            it.jobs.erasure = Some(Erasure::new(purpose, vec![1], Vec::new(), 0, 0));
+        },
+    ];
+    for change in changes {
+        let mut drive = subsystem(vec![small(1)]);
+        change(&mut drive);
+        assert_eq!(refused(&drive), busy);
+    }
     drive.expect(2);
     assert_eq!(refused(&drive), "the drive is for several hosts");
     drive.expect(1);
@@ -138,6 +156,11 @@ fn obstacles_of_a_migration_are_described() {
         registrants: vec![registrant],
         reservation: Some(ReservationType::WriteExclusive),
     };
+    let registered = ReservationRecord { reservation: None, ..record.clone() };
+    let registered = small(2).reserved(&registered);
+    assert!(!registered.is_guarded());
+    let reserved = "a namespace is not open to all: it is reserved, detached, or by its ANA group";
+    assert_eq!(refused(&subsystem(vec![registered])), reserved);
     let closed = || {
         let mut namespace = small(2);
         namespace.close(sluice_nvme::Status::FORMAT_IN_PROGRESS);
@@ -154,6 +177,39 @@ fn obstacles_of_a_migration_are_described() {
         ),
     ] {
         assert_eq!(refused(&subsystem(vec![small(1), second])), words);
+    }
+}
+
+fn under_way(task: Task) -> Managing {
+    Managing { command: None, number: 0, task, stage: TaskStage::Waiting, next_ns: 5, until_ns: 9 }
+}
+
+/// Checks which changes of namespaces keep other jobs from their begin.
+#[test]
+fn a_drive_is_busy_while_namespaces_come_or_go() {
+    let creation = Creation { nsid: 2, block_size: 512, blocks: 8, shared: true, ana_group: 1 };
+    let attach = || Task::Attach { nsid: 1, attachment: Attachment::ALL, first: None };
+    let (attachment, before) = (Attachment::ALL, Attachment::NONE);
+    let detach = Task::Detach { nsid: 1, attachment, before, lost: 0 };
+    for (task, is_busy, leaving, made) in [
+        (Task::Create(creation, None), true, vec![], None),
+        (Task::Create(creation, Some(Box::new(small(2)))), true, vec![], Some(2)),
+        (Task::Delete(vec![3, 4]), true, vec![3, 4], None),
+        (attach(), false, vec![], None),
+        (detach, false, vec![1], None),
+    ] {
+        let mut drive = subsystem(vec![small(1)]);
+        assert_eq!(drive.jobs.management.deadline_ns(), None);
+        drive.jobs.management.under_way = Some(under_way(task));
+        let management = &mut drive.jobs.management;
+        assert_eq!(management.under_way.as_ref().map(|it| it.task.leaving().to_vec()), Some(leaving));
+        assert_eq!((management.is_busy(), management.deadline_ns()), (is_busy, Some(5)));
+        assert_eq!(management.being_created().map(|it| it.nsid()), made);
+        management.under_way.iter_mut().for_each(|it| it.stage = TaskStage::Persisting);
+        assert_eq!((management.is_busy(), management.deadline_ns()), (is_busy, None));
+        let refusal = drive.may_hand_over().err().map(|why| why.to_string());
+        let words = "a host creates or deletes a namespace";
+        assert_eq!(refusal.as_deref(), is_busy.then_some(words));
     }
 }
 

@@ -402,6 +402,8 @@ fn completions_go_to_the_client_before_the_interrupt() {
     let (mut dma, _) = client();
     dma.shadow_queues.post(&cqs, &mut dma.transfers);
     dma.forget_cq(1);
+    let has = |id| dma.shadow_queues.has(TransferKind::Completions(id));
+    assert!(!has(1) && has(2));
     let request = dma.take(1 << 20, &mut data, 6).expect("a transfer");
     assert_eq!((request.address, dma.take(1, &mut data, 6)), (0x6000, None));
     dma.forget_cq(2);
