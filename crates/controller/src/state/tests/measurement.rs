@@ -1,6 +1,6 @@
 //! Figures of traces and slow commands.
 
-use crate::state::counters::without_namespace;
+use crate::state::counters::{CommandCounts, DetailCells, QueueCounts, without_namespace};
 use crate::state::latency::{Latency, LatencyCells, Run, TimedOperation};
 use crate::state::sampling::stamp;
 use crate::state::slow::{SlowCommand, Slowest};
@@ -141,6 +141,24 @@ fn commands_that_end_together_are_counted_together() {
     // Bit 8 is the mark of a trace.
     let marked = Run::timed(&stamped(0x700), 9);
     assert!(!marked.has_timed(&stamped(0x700)), "a traced command is counted alone");
+}
+
+/// Checks that the last queue of a controller is not the first one of the next.
+#[test]
+fn each_queue_of_each_controller_has_its_figures() {
+    let cells = DetailCells::new();
+    let mut expected = Vec::new();
+    for (number, (controller, queue)) in
+        [(0, 128), (1, 0), (1, 128), (31, 0), (31, 128)].into_iter().enumerate()
+    {
+        let commands = number as u64 + 1;
+        cells.add_failed(u32::from(controller) << 24 | u32::from(queue), commands);
+        let counts = CommandCounts { commands, errors: commands, ..CommandCounts::default() };
+        expected.push(QueueCounts { controller, queue, counts });
+    }
+    let mut found = Vec::new();
+    cells.add_queues(&mut found);
+    assert_eq!(found, expected);
 }
 
 /// Checks that a slow command is described by its own entry.
