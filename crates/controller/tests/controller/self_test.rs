@@ -223,6 +223,8 @@ fn a_test_has_one_read_at_a_time() {
     model.disk().hold = true;
     assert_eq!(begin(&mut host, 1, EXTENDED), Ok(0));
     wait(&mut host, 10);
+    host.now_ns += 6_000 * MS;
+    wait(&mut host, 10);
     assert_eq!(model.take_seen().len(), 1);
     host.controller.subsystem.hold(u64::MAX);
     host.answer(1, &model, 1);

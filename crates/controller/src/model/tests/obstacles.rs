@@ -5,6 +5,7 @@ use crate::model::{Controller, Subsystem, self_test};
 use crate::state::abandoned::Change;
 use crate::state::doorbells::DoorbellMode;
 use crate::state::fused::Claim;
+use crate::state::latency::LatencyCells;
 use crate::state::mailbox::Notice;
 use crate::state::orders::UnderWay;
 use crate::state::persist::PersistentRecord;
@@ -296,6 +297,40 @@ fn a_controller_continues_with_its_host() {
     let refusal = controller.record(&drive).err().map(|why| why.to_string());
     assert_eq!(refusal.as_deref(), Some("queues are on other reactors"));
     controllers.into_iter().for_each(|controller| controller.leave(&mut drive));
+}
+
+/// Checks the states of a controller, and the registers whose writes recall its queues.
+#[test]
+fn a_controller_has_its_states() {
+    let (mut drive, mut controllers) = shared(vec![small(1)], 1);
+    let mut controller = controllers.pop().expect("one");
+    assert!(controller.is_quiescent(&drive) && !controller.is_shutdown_requested());
+    controller.set_ready();
+    assert!(controller.is_quiescent(&drive) && controller.is_ready() && controller.serves());
+    controller.begin_drain();
+    assert!(!controller.is_quiescent(&drive) && controller.is_draining());
+    controller.retire();
+    assert!(controller.is_quiescent(&drive) && !controller.is_ready());
+    controller.write_dword(register::CC, 1 << 14);
+    assert!(controller.is_shutdown_requested());
+    let group = RemoteGroup { cq: (1, 8), sqs: vec![(1, 8)], generation: 0, rung: false };
+    controller.remote_groups.groups.push(group);
+    for (offset, recalls) in [(register::INTMS, false), (register::INTMC, false), (register::CC, true)] {
+        controller.write_dword(offset, 0);
+        let cause = controller.remote_groups.recall_cause;
+        assert_eq!(cause, recalls.then_some(RecallCause::Reset), "{offset:#x}");
+    }
+    controller.remote_groups.groups.clear();
+    // Each namespace counts the commands of its layers, one that comes later, too.
+    let cells = std::sync::Arc::new(LatencyCells::default().with_layers());
+    let users = || cells.layers().map(std::sync::Arc::strong_count);
+    assert_eq!(users(), Some(1));
+    drive.measure_latency(quanta::Clock::mock().0, std::sync::Arc::clone(&cells));
+    assert!(drive.latency_mut().is_some());
+    let of_one = users();
+    drive.put(small(2));
+    assert!(of_one > Some(1) && users() > of_one);
+    controller.leave(&mut drive);
 }
 
 /// Checks the percentage of a self-test of four namespaces of 16 chunks.

@@ -2,11 +2,11 @@
 
 use super::{shared, small};
 use crate::model::{Controller, Subsystem};
-use crate::state::doorbells::Shadow;
+use crate::state::doorbells::{DoorbellMode, Shadow};
 use crate::state::queue::{CompletionQueue, Service, SubmissionQueue};
 use crate::state::unmapped_queues::{CHECK_NS, FATAL_AFTER_NS};
 use sluice_memory::{Access, Backing, Permissions, SharedRegion, Space};
-use sluice_nvme::CompletionEntry;
+use sluice_nvme::{CompletionEntry, Status};
 
 const PAGE: u64 = 4096;
 
@@ -83,7 +83,7 @@ fn queues_are_found_again_each_in_its_region() {
         [1, 1, 2].into_iter().for_each(|cq| host.controller.hold_completion(cq, CompletionEntry::default()));
         assert_eq!(host.controller.held_completions(), 3);
         host.controller.drop_held_completions(2);
-        assert_eq!(host.controller.held_completions(), 2);
+        assert_eq!((host.controller.held_completions(), host.controller.unfinished(&host.drive)), (2, 2));
         host.map(first);
         assert_eq!(host.find(), 2, "held completions are tried again");
         let other = if first == 0 { [On, Unmapped] } else { [Unmapped, On] };
@@ -123,6 +123,27 @@ fn a_queue_group_that_returns_is_looked_for() {
         host.controller.install_group(cq, sqs);
         host.end();
     }
+}
+
+/// Checks that a queue that only the client reaches needs doorbells that trap.
+#[test]
+fn a_queue_of_a_client_needs_doorbell_writes_that_trap() {
+    let mut host = Host::new();
+    host.space.map(0x90_0000, PAGE, Permissions::READ_WRITE, Backing::Remote).expect("a map");
+    let shadow = |host: &Host, address| {
+        let memory = host.controller.queue_memory(&host.space, address, 512, Access::Read);
+        memory.map(|memory| memory.shadow.is_some())
+    };
+    assert_eq!(shadow(&host, ADDRESSES[0]), Ok(false));
+    assert_eq!(shadow(&host, 0x90_0000), Err(Status::DATA_TRANSFER_ERROR), "the host has shadow doorbells");
+    host.controller.doorbells.drop_shadow();
+    assert_eq!(
+        (shadow(&host, 0x90_0000), shadow(&host, 0xa0_0000)),
+        (Ok(true), Err(Status::DATA_TRANSFER_ERROR))
+    );
+    host.controller.set_doorbell_mode(DoorbellMode::Mapped);
+    assert_eq!(shadow(&host, 0x90_0000), Err(Status::DATA_TRANSFER_ERROR));
+    host.end();
 }
 
 /// Checks that shadow doorbells, which are memory of the host, can be taken out of a controller.

@@ -196,7 +196,8 @@ fn queues_of_records_have_their_limits() {
         change(&mut record);
         ControllerRecord::decode(&record.encode(now_ns), now_ns)
     };
-    let cases: [(fn(&mut ControllerRecord), Option<&'static str>); 20] = [
+    type Change = fn(&mut ControllerRecord);
+    let cases: [(Change, Option<&'static str>); 20] = [
         (|it| it.cqs[0].head_error = HeadError::None, None),
         (|it| it.cqs[0].head_error = HeadError::Seen, None),
         (|it| it.mode = DoorbellMode::Trapped, None),

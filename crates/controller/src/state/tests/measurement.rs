@@ -186,7 +186,7 @@ fn the_slot_of_a_slow_command_is_its_own() {
             let expected = if slow { Some((slab.entry(command).cid, 50)) } else { None };
             let found = cells.take_slowest();
             assert_eq!(found.map(|it| (it.cid, it.ns)), expected);
-            assert_eq!(found.map(|it| it.slba), expected.map(|(cid, _)| 2 << 32 | u64::from(cid) * 100));
+            assert_eq!(found.map(|it| it.slba), expected.map(|(cid, _)| (2 << 32) + u64::from(cid) * 100));
         }
     }
     assert_eq!(cells.slow(), 3);

@@ -42,7 +42,7 @@ fn a_completion_queue_has_room_for_all_but_one_entry() {
             queue.unreserve(count);
             queue.reserve(count);
             for _ in 0..count {
-                assert_eq!(queue.position(), posted % size | u32::from(posted / size % 2 == 0) << 31);
+                assert_eq!(queue.position(), (posted % size) | (u32::from(posted / size % 2 == 0) << 31));
                 queue.post(CompletionEntry { dw0: posted, ..CompletionEntry::default() });
                 let mut entry = [0; CompletionEntry::SIZE];
                 memory.read((posted % size) as usize * CompletionEntry::SIZE, &mut entry);

@@ -130,9 +130,9 @@ fn each_change_of_the_configuration_has_its_action() {
         (1, 0, Disable),
         (1, SHN, Disable),
         (1, SHN | 1, Shutdown),
-        (1, 2 * SHN | 1, Shutdown),
+        (1, (2 * SHN) | 1, Shutdown),
         (SHN | 1, SHN | 1, Nothing),
-        (SHN | 1, 2 * SHN | 1, Nothing),
+        (SHN | 1, (2 * SHN) | 1, Nothing),
         (SHN | 1, 1, Nothing),
         (SHN | 1, 0, Disable),
         (SHN, 0, Nothing),
@@ -195,7 +195,7 @@ fn the_status_follows_the_controller() {
     );
     registers.subsystem_reset_occurred();
     assert_eq!(status(&registers), csts::RDY | csts::NSSRO);
-    registers.write(register::CSTS, u32::MAX & !csts::NSSRO);
+    registers.write(register::CSTS, !csts::NSSRO);
     assert_eq!(status(&registers), csts::RDY | csts::NSSRO);
     registers.shutdown_begins();
     registers.controller_reset();
