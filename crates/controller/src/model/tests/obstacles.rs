@@ -340,6 +340,14 @@ fn a_self_test_has_its_percentage() {
     let (mut drive, mut controllers) = shared((1..5).map(large).collect(), 1);
     let mut controller = controllers.pop().expect("one");
     controller.begin_self_test(TestKind::Extended, NSID_ALL, vec![1, 2, 3, 4], 0).expect("none runs");
+    // One read at a time, and a millisecond between two.
+    controller.set_ready();
+    let mut next = |in_flight, now_ns| {
+        controller.self_test.running.iter_mut().for_each(|it| it.in_flight = in_flight);
+        controller.next_self_test_read(&drive, now_ns).map(|it| (it.nsid, it.place, it.places))
+    };
+    assert_eq!((next(false, 5), next(true, 5_000_000)), (Some((1, 0, 4096)), None));
+    assert_eq!((next(false, 1_000_004), next(false, 1_000_005)), (None, Some((1, 0, 4096))));
     for (done, place, percent) in
         [(0, 0, 0), (0, 4, 6), (1, 0, 25), (1, 4, 31), (3, 8, 87), (3, 16, 99), (4, 0, 99)]
     {
