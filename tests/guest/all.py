@@ -25,10 +25,12 @@ import test_monitor
 import test_generic
 import test_odd_hosts
 import test_powercut
+import test_redundancy
 import test_replicate
 import test_resv
 import test_smoke
 import test_snapshot
+import test_stacks
 import test_tcp
 import test_tcp_auth
 import test_tcp_host
@@ -58,6 +60,10 @@ def main():
     test_hotplug.run(report, rounds=20 if options.full else test_hotplug.ROUNDS)
     test_encrypt.run(report)
     test_replicate.run(report)
+    test_redundancy.run(report, guest.KERNELS if options.full else ("6.12",),
+                        full_s=60 if options.full else test_redundancy.FULL_S)
+    test_stacks.run(report, guest.KERNELS if options.full else ("6.12",), ("process", "daemon") if options.full else ("process",),
+                    deaths=20 if options.full else test_stacks.DEATHS)
     test_snapshot.run(report)
     comparison.run(report)
     test_odd_hosts.run(report)

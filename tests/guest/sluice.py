@@ -34,6 +34,34 @@ class Namespace:
         return lines + list(self.more)
 
 
+def file_layer(path, size, *functions, block_size=512):
+    """A layer of a function, on a file."""
+    layer = {"target": "file", "path": path, "size": size, "block_size": block_size}
+    return {**layer, "functions": list(functions)} if functions else layer
+
+
+def service(name, *layers, place="process", options=None, **keys):
+    """A function of Sluice's own that is in a process, or in the daemon."""
+    function = {"kind": "uif", "function": name, "place": place, **keys}
+    if options:
+        function["options"] = options
+    return {**function, "layers": list(layers)} if layers else function
+
+
+def inline(value):
+    """A value of the configuration file, on one line."""
+    if isinstance(value, dict):
+        return "{ %s }" % ", ".join("%s = %s" % (key, inline(it)) for key, it in value.items())
+    if isinstance(value, (list, tuple)):
+        return "[ %s ]" % ", ".join(inline(it) for it in value)
+    return json.dumps(value)
+
+
+def functions(*of):
+    """The line of a namespace that has these functions, the topmost first."""
+    return "functions = " + inline(of)
+
+
 class Holder:
     """`sluice-holder` on the socket that a daemon in the same folder finds."""
 
@@ -58,11 +86,13 @@ class Daemon:
     """`sluice serve` on a private folder. `drives` maps a name to its list of namespaces. Those in `tcp`, which
     maps a name to its NQN, are for hosts on the network, at `port`, or at each of several `ports`; those of them in
     `both` have a socket, too, and those in `keys`, which maps a name to a file of keys, are at the port `tls` instead.
-    Of `keys`, those of "discovery" are the discovery service's. `levels` says what is logged (SLUICE_LOG), and `more` maps a name to lines before its namespaces."""
+    Of `keys`, those of "discovery" are the discovery service's. `levels` says what is logged (SLUICE_LOG), and `more` maps a name to lines before its namespaces.
+    `pools` are thin pools: a name, its file and its size."""
 
     def __init__(self, folder, drives, cores=(0,), write=True, tcp=None, port=None, both=(), ports=(), tls=None, keys=None,
-                 levels="info", more=None, holder=False, binary=BINARY):
+                 levels="info", more=None, holder=False, binary=BINARY, pools=()):
         self.folder, self.drives, self.cores, self.process, self.more = folder, drives, cores, None, more or {}
+        self.pools = pools
         self.holder = os.path.join(folder, "holder.sock") if holder else None
         self.binary = binary  # that starts; orders are given by BINARY
         self.successor = None  # process that has taken over, and is no child of this one
@@ -71,8 +101,12 @@ class Daemon:
         self.config, self.api = os.path.join(folder, "sluice.toml"), os.path.join(folder, "api.sock")
         self.log = os.path.join(folder, "sluice.log")
         if write:
-            with open(self.config, "w") as file:
-                file.write(self.toml())
+            self.declare()
+
+    def declare(self):
+        """Writes the configuration file."""
+        with open(self.config, "w") as file:
+            file.write(self.toml())
 
     def toml(self):
         """The configuration file."""
@@ -92,6 +126,8 @@ class Daemon:
             lines += ['listen_tls = ["127.0.0.1:%d"]' % self.tls]
             if "discovery" in self.keys:
                 lines += ['discovery_keys = "%s"' % self.keys["discovery"]]
+        for pool in self.pools:
+            lines += ["", "[[shared]]", 'name = "%s"\ntype = "thin"\npath = "%s"\nsize = "%s"' % pool]
         for name, namespaces in self.drives.items():
             lines += ["", "[[drive]]", 'name = "%s"' % name]
             if name in self.tcp:
