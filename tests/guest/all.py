@@ -63,7 +63,7 @@ def main():
     test_redundancy.run(report, guest.KERNELS if options.full else ("6.12",),
                         full_s=60 if options.full else test_redundancy.FULL_S)
     test_stacks.run(report, guest.KERNELS if options.full else ("6.12",), ("process", "daemon") if options.full else ("process",),
-                    deaths=20 if options.full else test_stacks.DEATHS)
+                    deaths=20 if options.full else test_stacks.DEATHS, again=options.full)
     test_snapshot.run(report)
     comparison.run(report)
     test_odd_hosts.run(report)

@@ -203,8 +203,10 @@ class Daemon:
     def kill(self):
         """A crash."""
         if self.successor:
-            os.kill(self.successor, signal.SIGKILL)
-            self.successor = None
+            handle, self.successor = os.pidfd_open(self.successor), None
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            select.select([handle], [], [], STOP_LIMIT_S)  # the next one would be refused beside it
+            os.close(handle)
         if self.process:
             guest.stop(self.process)
 
