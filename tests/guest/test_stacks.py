@@ -63,22 +63,34 @@ read_only() {
   disk=$(namespace_of $READONLY); dd if=/dev/$disk bs=1M count=4 iflag=direct 2>/dev/null | sha256sum | grep -q $SUM || return 1
   [ "$(cat /sys/block/$disk/ro)" = 1 ]
 }
+round=${AGAIN:-1}
 check "readonly: what is there is read, and cannot be written" read_only
 if [ -z "$AGAIN" ]; then
-  check "small writes are right" in_groups "$small --rate_iops=400" 1 --do_verify=1
+  check "small writes are right" in_groups "$small --rate_iops=400" $round --do_verify=1
   check "large writes are right" in_groups "$large" 2 --do_verify=1
   check "blocks between them are deallocated" deallocate
+  keep() {
+    while [ ! -e /tmp/enough ]; do
+      round=$((round + 1))
+      on_all "$small --rate_iops=40" $round --do_verify=1 || return 1
+      cat /tmp/out >> /tmp/rounds
+    done
+    echo $round > /tmp/round
+  }
   these=$disks
-  on_all "$small --rate_iops=40" 3 --do_verify=1 > /tmp/load 2>&1 & load=$!
+  keep > /tmp/load 2>&1 & load=$!
   sleep 1
   check "host kills a daemon and upgrades the other one, $DEATHS times" host deaths
+  touch /tmp/enough
   ends() { wait $load || { cat /tmp/load; return 1; }; }
   check "writes meanwhile saw no error, and every byte is right" ends
-  note longest "$(awk -F';' '{ for (n = 39; n <= 80; n += 41) if ($n + 0 > m) { m = $n + 0; of = $3 } } END { printf "%d ms, of %s", m / 1000, of }' /tmp/out)"
+  round=$(cat /tmp/round)
+  note longest "$(awk -F';' '{ for (n = 39; n <= 80; n += 41) if ($n + 0 > m) { m = $n + 0; of = $3 } } END { printf "%d ms, of %s", m / 1000, of }' /tmp/rounds)"
+  note round $round
 fi
 echo 3 > /proc/sys/vm/drop_caches
 for disk in $disks; do blockdev --flushbufs /dev/${disk#*:}; done
-check "small writes are there, still" in_groups "$small" 3 --verify_only
+check "small writes are there, still" in_groups "$small" $round --verify_only
 check "large writes are there, still" in_groups "$large" 2 --verify_only
 check "no complaint in the kernel log" quiet_log 'timeout|I/O [Ee]rror|aborting|resetting|completed QID|invalid id'
 exit 0
@@ -254,7 +266,7 @@ class Setup:
             file.writelines(at)
         words += 'READONLY="%s"\nSUM=%s\nGROUP=%d\nDEATHS=%d\n' % (
             readonly.split(maxsplit=1)[1].strip(), hashlib.sha256(self.content).hexdigest(), GROUP, deaths)
-        return guest.Guest(kernel, words + SCRIPT, self.killed.sockets() + self.upgraded.sockets(), timeout_s=TIMEOUT_S,
+        return guest.Guest(kernel, words + SCRIPT, self.killed.sockets() + self.upgraded.sockets(), timeout_s=TIMEOUT_S + 10 * deaths,
                            steps={"deaths": lambda: self.deaths(deaths)}, files={"at": file.name})
 
     def idle_functions(self):
@@ -284,11 +296,11 @@ def boot(report, folder, kernel, alone_in, deaths, again):
         run = setup.guest(kernel, deaths)
         report.guest(run, "stacks")
         report.check("stacks: the longest command: %s" % run.notes.get("longest"), "longest" in run.notes)
-        if again:
+        if again and "round" in run.notes:
             for daemon in (setup.killed, setup.upgraded):
                 daemon.kill()
                 daemon.start()
-            report.guest(setup.guest(kernel, deaths, "AGAIN=yes\n"), "stacks, in another guest")
+            report.guest(setup.guest(kernel, deaths, "AGAIN=%s\n" % run.notes["round"]), "stacks, in another guest")
         idle = setup.idle_functions()
         report.check("stacks: each function had commands, and the faults were there", not idle, ", ".join(idle))
         setup.in_sync()
