@@ -27,7 +27,7 @@ TIMEOUT_S = 300
 MIB = 1 << 20
 SIZE = "16MiB"
 
-# The places of three jobs do not overlap: the first one writes again and again. AT has the drives' and namespaces' places.
+# The places of the two jobs and of the deallocation do not overlap. The file `at` has the name, PCI address and NSID of each disk.
 SCRIPT = """
 disks=
 while read name address nsid; do
