@@ -7,8 +7,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const BLOCK: usize = sluice_metadata::engine::BLOCK;
 
 /// Version of the format. Version 1 had no storage numbers in its state.
-const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 2;
 const VERSION_MIN: u32 = 1;
+
+/// Version of a log of an array whose Q is on the last member.
+pub(crate) const VERSION_LAST_Q: u32 = 3;
 
 /// Magic numbers of the headers and records of a kind of log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +29,11 @@ impl Magic {
 
     const fn of(header: &[u8; 8], record: &[u8; 8]) -> Self {
         Self { header: u64::from_le_bytes(*header), record: u64::from_le_bytes(*record) }
+    }
+
+    /// Returns the highest version of logs of this kind.
+    fn version_max(self) -> u32 {
+        if self == Self::PARITY { VERSION_LAST_Q } else { VERSION }
     }
 }
 
@@ -69,14 +77,21 @@ pub(super) enum Header {
 }
 
 impl Head {
-    pub(super) fn header(magic: Magic, id: u64, epoch: u64, state: &[u8]) -> Self {
+    pub(super) fn header(magic: Magic, version: u32, id: u64, epoch: u64, state: &[u8]) -> Self {
         let (length, state_checksum) = (state.len() as u32, crc32c(state));
-        Self { magic: magic.header, version: VERSION, id, epoch, length, state_checksum, ..Self::default() }
+        Self { magic: magic.header, version, id, epoch, length, state_checksum, ..Self::default() }
     }
 
-    pub(super) fn record(magic: Magic, id: u64, epoch: u64, number: u32, length: usize) -> Self {
+    pub(super) fn record(
+        magic: Magic,
+        version: u32,
+        id: u64,
+        epoch: u64,
+        number: u32,
+        length: usize,
+    ) -> Self {
         let length = length as u32;
-        Self { magic: magic.record, version: VERSION, id, epoch, number, length, ..Self::default() }
+        Self { magic: magic.record, version, id, epoch, number, length, ..Self::default() }
     }
 
     /// Writes this head into the block, with the checksum of the whole block.
@@ -90,9 +105,9 @@ impl Head {
     pub(super) fn read_header(magic: Magic, block: &[u8]) -> Header {
         let Some(head) = Self::read(block) else { return Header::Foreign };
         match (head.magic == magic.header, head.version) {
-            (true, VERSION_MIN..=VERSION) if head.checksum == checksum(block) => Header::Valid(head),
-            (true, 0..=VERSION) => Header::Broken,
-            (true, version) => Header::Version(version),
+            (true, version) if version > magic.version_max() => Header::Version(version),
+            (true, VERSION_MIN..) if head.checksum == checksum(block) => Header::Valid(head),
+            (true, _) => Header::Broken,
             _ if block.iter().all(|byte| *byte == 0) => Header::Blank,
             _ => Header::Foreign,
         }

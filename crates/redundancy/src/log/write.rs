@@ -1,6 +1,6 @@
 //! Writing of a log.
 
-use super::format::{BLOCK, Head, Magic, RECORD_BYTES};
+use super::format::{BLOCK, Head, Magic, RECORD_BYTES, VERSION};
 use super::{LOG_IO_MAX, halves};
 use sluice_metadata::engine::{self, Position, Rules, Source, Step};
 
@@ -23,6 +23,8 @@ pub(crate) struct Writer {
 #[derive(Debug)]
 struct Blocks {
     magic: Magic,
+    /// Version of the last checkpoint, and of its records.
+    version: u32,
     id: u64,
     /// State of the last checkpoint.
     state: Vec<u8>,
@@ -32,7 +34,7 @@ struct Blocks {
 
 impl Source for Blocks {
     fn header(&mut self, log: &Position, block: &mut [u8]) {
-        Head::header(self.magic, self.id, log.generation, &self.state).seal(block);
+        Head::header(self.magic, self.version, self.id, log.generation, &self.state).seal(block);
     }
 
     fn body(&mut self, _: &Position, number: u64, buffer: &mut [u8]) -> usize {
@@ -46,7 +48,8 @@ impl Source for Blocks {
 
     fn record(&mut self, log: &Position, block: &mut [u8]) {
         block[BLOCK - RECORD_BYTES..][..self.record.len()].copy_from_slice(&self.record);
-        Head::record(self.magic, self.id, log.generation, log.next as u32, self.record.len()).seal(block);
+        let (number, length) = (log.next as u32, self.record.len());
+        Head::record(self.magic, self.version, self.id, log.generation, number, length).seal(block);
     }
 }
 
@@ -55,7 +58,13 @@ impl Writer {
     pub(crate) fn new(magic: Magic, log_bytes: u64, id: u64, epoch: u64, half: usize) -> Self {
         Self {
             engine: engine::Writer::new(halves(log_bytes), RULES, Position::first(half, epoch)),
-            blocks: Blocks { magic, id, state: Vec::new(), record: Vec::with_capacity(RECORD_BYTES) },
+            blocks: Blocks {
+                magic,
+                version: VERSION,
+                id,
+                state: Vec::new(),
+                record: Vec::with_capacity(RECORD_BYTES),
+            },
             buffer: vec![0; LOG_IO_MAX],
             length: 0,
             at: None,
@@ -92,6 +101,11 @@ impl Writer {
         self.blocks.state.clear();
         fill(&mut self.blocks.state);
         self.advance();
+    }
+
+    /// Sets the version of the checkpoints from the next one on. Call right before one begins.
+    pub(crate) fn set_version(&mut self, version: u32) {
+        self.blocks.version = version;
     }
 
     /// Returns the state of the checkpoint that was written last.

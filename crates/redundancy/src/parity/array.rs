@@ -4,6 +4,7 @@ use super::background::Background;
 use super::commands::{CommandId, Commands};
 use super::flush::Flushes;
 use super::member::MemberState;
+use super::mode::Mode;
 use super::notes::Notes;
 use super::open::Opening;
 use super::ops::Ops;
@@ -27,7 +28,10 @@ pub fn array_region_bytes(size: u64) -> u64 {
 /// Shape of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrayConfig {
+    /// Shape that the array was made with. A second parity that it was given later is in its log.
     pub geometry: Geometry,
+    /// Number of members behind those of the shape, for [`Parity::set_parities`].
+    pub spares: usize,
     /// Bytes of each member that are used: a multiple of the chunk.
     pub size: u64,
     /// Bytes of a region in a new array, a power of two. See [`array_region_bytes`].
@@ -127,6 +131,9 @@ pub struct Parity {
     pub(super) state: State,
     pub(super) notes: Notes,
     pub(super) opening: Opening,
+    /// Number of members, spares included.
+    pub(super) available: usize,
+    pub(super) mode: Mode,
     pub(super) ring: Ring,
     pub(super) batches: Batches,
     pub(super) member_state: MemberState,
@@ -145,12 +152,13 @@ impl Parity {
     /// # Errors
     /// Returns a message if there cannot be such an array.
     pub fn new(config: ArrayConfig) -> Result<Self, String> {
-        let ArrayConfig { geometry, size, region_bytes, log_bytes, .. } = config;
+        let ArrayConfig { geometry, spares, size, region_bytes, log_bytes, .. } = config;
         if log_bytes < ARRAY_LOG_MIN {
             return Err(format!("the log has {log_bytes} bytes, and needs {ARRAY_LOG_MIN}"));
         }
-        if geometry.members > ARRAY_MAX {
-            return Err(format!("{} members are more than {ARRAY_MAX}", geometry.members));
+        let available = geometry.members.saturating_add(spares);
+        if available > ARRAY_MAX {
+            return Err(format!("{available} members are more than {ARRAY_MAX}"));
         }
         if size == 0 || !size.is_multiple_of(geometry.chunk) {
             return Err("a member is smaller than a chunk".to_owned());
@@ -166,6 +174,8 @@ impl Parity {
             state: State::new(geometry, size, region_bytes, 0, Members::NONE),
             notes: Notes::default(),
             opening: Opening::load(),
+            available,
+            mode: Mode::default(),
             ring: Ring::new(0, Default::default()),
             batches: Batches::default(),
             member_state: MemberState::default(),
@@ -208,6 +218,9 @@ impl Parity {
                 self.admit();
             }
             if self.ready {
+                if self.change_mode() {
+                    continue;
+                }
                 self.begin_batch();
                 self.tick(now_ns);
                 self.rejoin_lost(now_ns);

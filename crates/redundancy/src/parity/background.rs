@@ -90,7 +90,7 @@ impl Parity {
 
     /// Returns the time at which the next rows begin, if there are some.
     pub(super) fn background_ns(&self) -> Option<u64> {
-        let can = self.ready && self.background.op.is_none();
+        let can = self.ready && self.background.op.is_none() && self.mode.is_settled();
         let is_idle = !self.background.jobs.are_active() && !self.background.check.running;
         if is_idle && self.to_rebuild().is_empty() {
             return None;
@@ -101,7 +101,7 @@ impl Parity {
     /// Begins the next rows of a job.
     pub(super) fn begin_background(&mut self, now_ns: u64) {
         self.background.now_ns = now_ns;
-        if self.background.op.is_some() {
+        if self.background.op.is_some() || !self.mode.is_settled() {
             return;
         }
         self.end_idle_jobs();

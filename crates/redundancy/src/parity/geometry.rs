@@ -3,6 +3,9 @@
 //! A *stripe* is one chunk of each member, at the same offset. Its *roles* are the data columns from 0 on,
 //! then P, and Q of two parities. A *row range* is some bytes of a member; all chunks of a stripe have the
 //! same one.
+//!
+//! An array with one parity that gets another keeps the places of its data and of P, and has Q on one more
+//! member: *left-symmetric-6* of Linux md.
 
 use std::ops::Range;
 
@@ -21,6 +24,8 @@ pub struct Geometry {
     pub parities: usize,
     /// Bytes of a chunk, a multiple of `CHUNK_UNIT`.
     pub chunk: u64,
+    /// Whether Q is on the last member in all stripes, and the other members are an array with one parity.
+    pub q_is_last: bool,
 }
 
 impl Geometry {
@@ -38,7 +43,22 @@ impl Geometry {
         if !(CHUNK_MIN..=CHUNK_MAX).contains(&chunk) || !chunk.is_multiple_of(CHUNK_UNIT) {
             return Err("chunk is a multiple of 4KiB, from 4KiB to 1MiB".to_owned());
         }
-        Ok(Self { members, parities, chunk })
+        Ok(Self { members, parities, chunk, q_is_last: false })
+    }
+
+    /// Returns the shape with Q on one more member, and data and P where they are. None if there is a Q.
+    pub fn with_q(self) -> Option<Self> {
+        (self.parities == 1).then_some(Self {
+            members: self.members + 1,
+            parities: 2,
+            q_is_last: true,
+            ..self
+        })
+    }
+
+    /// Returns the shape without the member that has only Q. None if there is no such member.
+    pub fn without_q(self) -> Option<Self> {
+        self.q_is_last.then_some(Self { members: self.members - 1, parities: 1, q_is_last: false, ..self })
     }
 
     /// Returns the number of data columns.
@@ -58,11 +78,16 @@ impl Geometry {
 
     /// Returns the member with a role in a stripe.
     pub fn member(&self, stripe: u64, role: usize) -> usize {
-        let (members, columns) = (self.members, self.columns());
+        let columns = self.columns();
+        let (members, parities) = match self.q_is_last {
+            true if role > columns => return self.members - 1,
+            true => (self.members - 1, 1),
+            false => (self.members, self.parities),
+        };
         let first = members - 1 - (stripe % members as u64) as usize;
         match role.checked_sub(columns) {
             Some(parity) => (first + parity) % members,
-            None => (first + self.parities + role) % members,
+            None => (first + parities + role) % members,
         }
     }
 

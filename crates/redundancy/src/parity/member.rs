@@ -50,7 +50,9 @@ impl Parity {
     /// not computed.
     fn lacking(&self) -> Members {
         let changes = self.ops.missing().with(self.ring.missing());
-        self.state.lacking().with(self.state.unsettled(self.notes.safe_marks)).with(changes)
+        let lacking = self.state.lacking().with(self.state.unsettled(self.notes.safe_marks)).with(changes);
+        // A member that was given up may have missed something before.
+        lacking.and(self.state.members.with(UNSYNCED))
     }
 
     /// Returns the members that lack something.

@@ -13,6 +13,7 @@
 //! - The journal has, with each change, the members that do not get it. A member that missed a change is stale
 //!   in that region, after any crash, until it was written again.
 //! - Two operations on the same rows are done one after the other.
+//! - A change of the number of parities is in the log before a change of data is made with it.
 //! - When more members fail than there are parities, the array stops. It is opened again as after a crash.
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ mod commands;
 mod flush;
 mod geometry;
 mod member;
+mod mode;
 mod notes;
 mod open;
 mod ops;

@@ -5,7 +5,7 @@ use super::array::{Parity, Step};
 use super::ring::Place;
 use super::state::{CHANGES_MAX, Change, State};
 use crate::Members;
-use crate::log::Writer;
+use crate::log::{VERSION, VERSION_LAST_Q, Writer};
 
 /// Attempts to write the log before a failure is an error.
 const TRIES: u32 = 3;
@@ -78,6 +78,12 @@ impl Parity {
         self.notes.barrier = self.notes.made;
     }
 
+    /// Stores the whole state with its new shape, and waits for that.
+    pub(super) fn note_shape(&mut self) {
+        self.notes.want_whole();
+        self.notes.barrier = self.notes.made;
+    }
+
     /// Returns whether the order of an operator is durable.
     pub fn is_noted(&self) -> bool {
         self.notes.safe >= self.notes.barrier
@@ -100,7 +106,11 @@ impl Parity {
             self.state.pending.push(Change::tail(flushed));
             let is_whole = notes.whole || !writer.has_room() || self.state.pending.len() > CHANGES_MAX;
             match is_whole {
-                true => writer.checkpoint(|bytes| self.state.write(bytes)),
+                true => {
+                    let q_is_last = self.state.geometry.q_is_last;
+                    writer.set_version(if q_is_last { VERSION_LAST_Q } else { VERSION });
+                    writer.checkpoint(|bytes| self.state.write(bytes));
+                }
                 false => writer.append(State::bytes_of(&self.state.pending)),
             }
             self.state.pending.clear();

@@ -3,7 +3,7 @@
 use super::array::{Fault, Parity, Step};
 use super::ring::{Entry, Found, Place, RING_MAX, Replay, Ring};
 use super::state::{State, UNSYNCED};
-use super::{ArrayConfig, NOTES_BYTES};
+use super::{ArrayConfig, Geometry, NOTES_BYTES};
 use crate::log::{Loader, Magic, Outcome, Piece};
 use crate::{BLOCK, Members};
 use std::collections::VecDeque;
@@ -114,6 +114,10 @@ impl Parity {
                 if let Err(words) = self.check_shape(&state) {
                     return self.refuse(words);
                 }
+                // A parity that was added is in the log alone.
+                self.config.geometry = state.geometry;
+                let Geometry { members, parities, .. } = state.geometry;
+                let members = Members::first(members);
                 let replaced = state.replaced(&self.config.storage);
                 let lacking = replaced.with(state.lacking()).without(UNSYNCED);
                 // The parities of a region that becomes longer are computed again, and recover nothing until then.
@@ -130,14 +134,15 @@ impl Parity {
                 self.state = state;
                 self.member_state.losses += replaced.iter().count() as u64;
                 self.member_state.joined = members.without(self.state.out);
-                if self.incomplete().iter().count() > geometry.parities {
+                if self.incomplete().iter().count() > parities {
                     let words =
                         format!("members {:?} lack something, or are other storage", self.incomplete());
                     return self.ask(Stage::Asks { epoch, half, was_damaged: false }, &words);
                 }
                 self.notes.open(id, epoch, half, false);
                 let State { ring_blocks, tail, .. } = self.state;
-                self.opening.stage = Stage::Replay(Replay::new(geometry, size, id, ring_blocks, tail));
+                let replay = Replay::new(self.geometry(), size, id, ring_blocks, tail);
+                self.opening.stage = Stage::Replay(replay);
             }
             (_, _) if self.config.new.covers(members) => self.begin_new(new, 1, 0, false, Members::NONE),
             (_, _) => {
@@ -151,13 +156,20 @@ impl Parity {
     /// Compares the array in the log with the configuration.
     fn check_shape(&self, state: &State) -> Result<(), String> {
         let ArrayConfig { geometry, size, log_bytes, .. } = self.config;
-        if state.geometry != geometry {
-            let words = |geometry: super::Geometry| {
-                let super::Geometry { members, parities, chunk } = geometry;
-                format!("{members} members with {parities} parities and chunks of {chunk} bytes")
+        if state.geometry.without_q().unwrap_or(state.geometry) != geometry {
+            let words = |geometry: Geometry| {
+                let Geometry { members, parities, chunk, q_is_last } = geometry;
+                let last = if q_is_last { ", the second of them added" } else { "" };
+                format!("{members} members with {parities} parities{last} and chunks of {chunk} bytes")
             };
             let (theirs, ours) = (words(state.geometry), words(geometry));
             return Err(format!("the log is of an array of {theirs}, and this one has {ours}"));
+        }
+        if state.geometry.members > self.available {
+            let last = state.geometry.members - 1;
+            return Err(format!(
+                "the log is of an array whose second parity is on member {last}, which is not declared:                  declare it, with `spare = \"true\"`"
+            ));
         }
         if size < state.size {
             return Err(format!("the log is of members with {} bytes, and one has {size}", state.size));

@@ -86,6 +86,16 @@ impl Ops {
         active.filter(|op| op.cells != 0).map(|op| &op.rect.rows)
     }
 
+    /// Returns whether an operation is under way.
+    pub(super) fn are_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
+    /// Has the waiting operations looked at again.
+    pub(super) fn look_again(&mut self) {
+        self.look = true;
+    }
+
     /// Returns whether no operation is under way or waits.
     pub(super) fn are_idle(&self) -> bool {
         self.active.is_empty() && self.waiting.is_empty()
@@ -136,7 +146,7 @@ impl Parity {
 
     /// Begins the waiting operations whose rows are free.
     pub(super) fn admit(&mut self) {
-        if !std::mem::take(&mut self.ops.look) {
+        if !self.mode.is_settled() || !std::mem::take(&mut self.ops.look) {
             return;
         }
         let mut kept: Vec<Range<u64>> = Vec::new();

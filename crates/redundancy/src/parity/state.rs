@@ -36,7 +36,9 @@ struct StateHead {
     members: u8,
     parities: u8,
     out: u8,
-    reserved: [u8; 5],
+    /// 1 if Q is on the last member in all stripes.
+    q_is_last: u8,
+    reserved: [u8; 4],
 }
 
 /// Values of [`Change::kind`].
@@ -257,6 +259,25 @@ impl State {
         self.size = size;
     }
 
+    /// Gives the array another shape, with one member more or less behind the others. A member that is added has
+    /// nothing. Returns it.
+    pub(crate) fn reshape(&mut self, to: Geometry, storage: &[u128; MEMBERS_MAX]) -> Members {
+        let was = std::mem::replace(&mut self.members, Members::first(to.members));
+        let (added, gone) = (self.members.without(was), was.without(self.members));
+        self.geometry = to;
+        self.out = self.out.without(gone);
+        for member in added.with(gone).iter() {
+            self.storage[member] = 0;
+        }
+        self.note_storage_of(added, storage);
+        for number in 0..self.regions.len() {
+            let region = &mut self.regions[number];
+            region.stale = region.stale.without(gone).with(added);
+            self.note(number, self.regions[number].noted.without(gone).with(added));
+        }
+        added
+    }
+
     /// Returns the members whose storage differs from the log. Storage without a number is taken for the
     /// same, and [unseen](UNSEEN) storage for other storage.
     pub(crate) fn replaced(&self, storage: &[u128; MEMBERS_MAX]) -> Members {
@@ -268,9 +289,14 @@ impl State {
         other.fold(Members::NONE, |all, member| all.with(Members::one(member)))
     }
 
+    /// Notes the storage of all members.
     pub(crate) fn note_storage(&mut self, storage: &[u128; MEMBERS_MAX]) {
-        for (noted, is) in self.storage.iter_mut().zip(storage).filter(|(_, is)| ![0, UNSEEN].contains(*is)) {
-            *noted = *is;
+        self.note_storage_of(self.members, storage);
+    }
+
+    fn note_storage_of(&mut self, members: Members, storage: &[u128; MEMBERS_MAX]) {
+        for member in members.iter().filter(|member| ![0, UNSEEN].contains(&storage[*member])) {
+            self.storage[member] = storage[member];
         }
     }
 
@@ -286,7 +312,8 @@ impl State {
             members: self.geometry.members as u8,
             parities: self.geometry.parities as u8,
             out: self.out.0,
-            reserved: [0; 5],
+            q_is_last: self.geometry.q_is_last.into(),
+            reserved: [0; 4],
         };
         bytes.extend_from_slice(head.as_bytes());
         bytes.extend(self.regions.iter().map(|region| region.noted.0));
@@ -295,7 +322,12 @@ impl State {
     /// Reads a state; none if there cannot be such an array.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let (head, masks) = StateHead::read_from_prefix(bytes).ok()?;
-        let geometry = Geometry::new(head.members.into(), head.parities.into(), head.chunk).ok()?;
+        let (members, parities) = (usize::from(head.members), usize::from(head.parities));
+        let geometry = match (head.q_is_last, parities) {
+            (0, _) => Geometry::new(members, parities, head.chunk).ok()?,
+            (1, 2) => Geometry::new(members.checked_sub(1)?, 1, head.chunk).ok()?.with_q()?,
+            _ => return None,
+        };
         let tail = Place { sequence: head.tail_sequence, block: head.tail_block };
         let is_right = geometry.members <= ARRAY_MAX
             && head.region_bytes.is_power_of_two()

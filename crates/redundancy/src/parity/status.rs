@@ -28,6 +28,10 @@ pub struct ArrayCheck {
 pub struct ArrayStatus {
     pub members: Members,
     pub parities: usize,
+    /// Members behind those of the array, for another parity.
+    pub spares: usize,
+    /// Whether the number of parities is being changed.
+    pub changing: bool,
     /// Members that get writes.
     pub joined: Members,
     /// Members that lack something in a region.
@@ -63,6 +67,8 @@ impl Parity {
         ArrayStatus {
             members: Members::first(self.geometry().members),
             parities: self.geometry().parities,
+            spares: self.spares(),
+            changing: self.is_changing(),
             joined: self.member_state.joined,
             stale: state.lacking().without(UNSYNCED),
             settling: self.notes.safe_marks != state.marks || state.is_settling(),
@@ -186,9 +192,20 @@ impl fmt::Display for ArrayStatus {
         let states: Vec<_> =
             self.members.iter().map(|member| format!("{:?}", self.state_of(member))).collect();
         let (states, log) = (states.join(","), if self.log_is_broken { "broken" } else { "good" });
-        let Self { size, stale_bytes, rebuilt_bytes, rebuilt_bytes_s, losses, repaired, mismatches, .. } =
-            self;
-        write!(f, r#"{{"state":"{state}","members":[{states}],"parity":{parities},"bytes":{size},"#)?;
+        let Self {
+            spares,
+            changing,
+            size,
+            stale_bytes,
+            rebuilt_bytes,
+            rebuilt_bytes_s,
+            losses,
+            repaired,
+            mismatches,
+            ..
+        } = self;
+        write!(f, r#"{{"state":"{state}","members":[{states}],"parity":{parities},"spares":{spares},"#)?;
+        write!(f, r#""changing":{changing},"bytes":{size},"#)?;
         write!(f, r#""stale_bytes":{stale_bytes},"resync_bytes":{rebuilt_bytes},"#)?;
         write!(f, r#""resync_bytes_s":{rebuilt_bytes_s},"losses":{losses},"repairs":{repaired},"#)?;
         write!(f, r#""mismatches":{mismatches},"log":"{log}","check":{{"#)?;

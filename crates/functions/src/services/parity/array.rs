@@ -14,7 +14,7 @@ pub(super) struct Array {
     pub(super) is_open: bool,
     /// Whether the array cannot be opened, or waits for an operator.
     pub(super) is_refused: bool,
-    /// Layer of the log: the number of members.
+    /// Layer of the log: the number of members, a spare included.
     pub(super) log: usize,
     /// Memory of batches of the journal, and of the state.
     pub(super) batch: Option<Buffer>,

@@ -18,7 +18,7 @@ impl ParityFunction {
             Some(order) => order.and_then(|order| self.execute_job(order, io.now_ns())),
             None => parse::<Self>(text).and_then(|order| self.execute(order)),
         };
-        let answer = match self.leaving || self.ordered {
+        let answer = match self.leaving || self.ordered || self.changing {
             true => Control::Later,
             false => Control::Now(answer),
         };
@@ -47,6 +47,10 @@ impl ParityFunction {
                 one(all, member)?;
                 parity.take_out(member)?;
                 self.leaving = true;
+            }
+            ArrayOrder::Parities { parities } => {
+                parity.set_parities(parities)?;
+                self.changing = parity.is_changing();
             }
             ArrayOrder::Check => {
                 whole(parity)?;
@@ -93,6 +97,32 @@ impl ParityFunction {
             Some(_) => Err("it is out until a restart: mend the log, and say this again".into()),
         };
         self.leaving = false;
+        io.answer(answer);
+    }
+}
+
+impl ParityFunction {
+    /// Answers a change of the number of parities, once the log has it or it was not done.
+    pub(super) fn answer_changing(&mut self, io: &mut Io<'_>) {
+        if !self.changing {
+            return;
+        }
+        let parity = self.array.as_ref().filter(|array| array.is_open).map(|array| &array.parity);
+        let answer = match parity {
+            // The next opening reads the number from the log.
+            None => {
+                Err(format!("the array has stopped; look at `status` when it serves again: {}", self.error))
+            }
+            Some(parity) if parity.is_changing() => return,
+            Some(parity) => match parity.change_failure() {
+                Some(words) => Err(words.to_owned()),
+                None => Ok(parity.status().to_string()),
+            },
+        };
+        if let Ok(status) = &answer {
+            tracing::info!(status, "the number of parities of an array was changed");
+        }
+        self.changing = false;
         io.answer(answer);
     }
 }

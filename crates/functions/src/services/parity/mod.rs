@@ -44,6 +44,8 @@ pub(super) struct ParityFunction {
     was_open: bool,
     /// Whether an operator took a member out and waits until the log has that.
     leaving: bool,
+    /// Whether an operator changed the number of parities and waits until the log has that.
+    changing: bool,
     /// Whether an operator declared the data right and waits until the array serves.
     ordered: bool,
     reopening: reopen::Reopening,
@@ -62,6 +64,7 @@ impl ParityFunction {
             error: "it waits for the layers below".into(),
             was_open: false,
             leaving: false,
+            changing: false,
             ordered: false,
             reopening: reopen::Reopening::default(),
         })
@@ -86,6 +89,7 @@ impl ParityFunction {
         }
         self.reopen_if_drained(io);
         self.answer_leaving(io);
+        self.answer_changing(io);
         let alarm_ns = self.array.as_ref().and_then(|array| array.parity.alarm_ns());
         io.wake_at([alarm_ns, self.reopening.at_ns].into_iter().flatten().min());
     }

@@ -46,7 +46,7 @@ impl ParityFunction {
             true => ArrayConfig { new: Members::NONE, ..config },
             false => config,
         };
-        let log = config.geometry.members;
+        let log = config.geometry.members + config.spares;
         match Parity::new(config) {
             Ok(parity) => {
                 self.array = Array::new(parity, log, io);

@@ -20,6 +20,8 @@ pub(super) struct Settings {
     chunk: u64,
     rate: u64,
     safe_read: bool,
+    /// Whether the last member waits behind the array, for a second parity.
+    spare: bool,
 }
 
 impl Settings {
@@ -43,7 +45,15 @@ impl Settings {
             Some("true") => true,
             Some(_) => return Err("safe_read is true or false".into()),
         };
-        Ok(Self { parities, chunk, rate: u64::from(rate) << 20, safe_read })
+        let spare = match options.get("spare") {
+            None | Some("false") => false,
+            Some("true") if parities == 1 => true,
+            Some("true") => {
+                return Err("spare is for a second parity: remove it, or set parity = \"1\"".into());
+            }
+            Some(_) => return Err("spare is true or false".into()),
+        };
+        Ok(Self { parities, chunk, rate: u64::from(rate) << 20, safe_read, spare })
     }
 
     /// Returns the place of the data, in words.
@@ -51,9 +61,15 @@ impl Settings {
         format!("parity {} of {} bytes", self.parities, self.chunk)
     }
 
-    /// Returns the shape of an array over so many members.
+    /// Returns the shape that an array over so many members is made with, a spare included.
     fn geometry(&self, members: usize) -> Result<Geometry, String> {
-        Geometry::new(members, self.parities, self.chunk)
+        let spares = usize::from(self.spare);
+        Geometry::new(members.saturating_sub(spares), self.parities, self.chunk).map_err(|words| {
+            match self.spare {
+                true => format!("{words} beside the spare"),
+                false => words,
+            }
+        })
     }
 
     /// Returns the bytes of a drive over layers of these sizes; zero if there can be none.
@@ -82,6 +98,7 @@ impl Settings {
         let new = (0..members.len()).filter(is_new);
         Ok(ArrayConfig {
             geometry,
+            spares: self.spare.into(),
             size,
             region_bytes: array_region_bytes(size),
             log_bytes: log.size,

@@ -26,6 +26,8 @@ pub(crate) enum ArrayOrder {
     Check,
     /// Computes all parities from the data.
     Recompute,
+    /// Gives the array so many parities.
+    Parities { parities: usize },
 }
 
 impl Order for ArrayOrder {
@@ -38,6 +40,7 @@ impl Order for ArrayOrder {
             ["fail", member] => Self::FailMember { member: number(member)? },
             ["check"] => Self::Check,
             ["recompute"] => Self::Recompute,
+            ["parities", parities] => Self::Parities { parities: number(parities)? },
             _ => return None,
         })
     }
@@ -52,6 +55,7 @@ impl fmt::Display for ArrayOrder {
             Self::FailMember { member } => write!(f, "fail {member}"),
             Self::Check => f.write_str("check"),
             Self::Recompute => f.write_str("recompute"),
+            Self::Parities { parities } => write!(f, "parities {parities}"),
         }
     }
 }
@@ -76,6 +80,12 @@ pub struct ArrayStatusView {
     pub state: ArrayState,
     pub members: Vec<MemberState>,
     pub parity: u8,
+    /// Members behind those of the array, for another parity.
+    #[serde(default)]
+    pub spares: u8,
+    /// Whether the number of parities is being changed. Then commands wait that need a parity.
+    #[serde(default)]
+    pub changing: bool,
     /// Bytes of the drive.
     pub bytes: u64,
     /// Bytes of each member in regions where something has to be rebuilt.
@@ -108,7 +118,7 @@ impl Service for ParityFunction {
     const OPTIONS: &'static [Item] = &[
         Item {
             name: "parity",
-            about: "Number of members that may fail: `1` (RAID-5, the default) or `2` (RAID-6).",
+            about: "Number of members that may fail in a new array: `1` (RAID-5, the default) or `2` (RAID-6).",
         },
         Item {
             name: "chunk",
@@ -122,6 +132,10 @@ impl Service for ParityFunction {
             name: "safe_read",
             about: "`true` compares each read with the parities. Each read takes as long as that of a whole stripe.",
         },
+        Item {
+            name: "spare",
+            about: "`true` leaves the last member before the log out of the array, until `parities 2` makes it the second parity.",
+        },
     ];
     const ORDERS: &'static [Item] = &[
         Item { name: "status", about: "Returns the state of the array and of each member, in JSON." },
@@ -130,6 +144,10 @@ impl Service for ParityFunction {
         Item { name: "fail N", about: "Takes member N out until `resync`." },
         Item { name: "check", about: "Compares all data with the parities in the background." },
         Item { name: "recompute", about: "Computes all parities from the data, which is right." },
+        Item {
+            name: "parities N",
+            about: "Gives an array with a spare 2 parities, or 1 again, while the drive is in use.",
+        },
     ];
     const METRICS: &'static [Metric] = &[
         Metric { name: "degraded", about: "1 while a member lacks something." },

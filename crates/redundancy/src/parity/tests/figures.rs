@@ -53,7 +53,7 @@ fn alarm(rig: &mut Rig) -> u64 {
 #[test]
 fn the_status_follows_a_member_that_is_lost_and_comes_back() {
     let mut rig = rig();
-    let whole = r#"{"state":"in sync","members":["in sync","in sync","in sync","in sync"],"parity":2,"bytes":65536,"stale_bytes":0,"resync_bytes":0,"resync_bytes_s":0,"losses":0,"repairs":0,"mismatches":0,"log":"good","check":{"running":false,"bytes":0,"different":0,"unreadable":0,"first_different":null}}"#;
+    let whole = r#"{"state":"in sync","members":["in sync","in sync","in sync","in sync"],"parity":2,"spares":0,"changing":false,"bytes":65536,"stale_bytes":0,"resync_bytes":0,"resync_bytes_s":0,"losses":0,"repairs":0,"mismatches":0,"log":"good","check":{"running":false,"bytes":0,"different":0,"unreadable":0,"first_different":null}}"#;
     assert_eq!(rig.parity.status().to_string(), whole);
     assert_eq!(figures(&rig), BTreeMap::new());
     assert_eq!((rig.parity.size(), rig.parity.jobs()), (65536, vec![]));

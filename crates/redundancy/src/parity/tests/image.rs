@@ -55,6 +55,43 @@ fn the_state_is_these_bytes() {
     assert!(read.regions[1].stale == Members::one(0) && read.regions[4].stale == UNSYNCED);
 }
 
+/// Writes the state of an array that was given Q. The log has another version, so that a program without it refuses.
+#[test]
+fn a_state_with_q_on_the_last_member_is_these_bytes() {
+    let geometry = Geometry::new(4, 1, 65536).expect("an array");
+    let mut state = State::new(geometry, 2 << 20, 1 << 20, 1024, Members::NONE);
+    state.make_stale(0..1, Members::one(2));
+    state.out = Members::one(1);
+    let mut storage = [0; 8];
+    (storage[1], storage[4]) = (7, 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10);
+    assert_eq!(state.reshape(geometry.with_q().expect("it has none"), &storage), Members::one(4));
+    let number = |number: u64| number.to_le_bytes();
+    let expected = image(
+        &[
+            (0, &number(2 << 20)),
+            (8, &number(65536)),
+            (16, &number(1 << 20)),
+            (24, &number(1024)),
+            (112, &number(0x090a_0b0c_0d0e_0f10)),
+            (120, &number(0x0102_0304_0506_0708)),
+            (176, &[5, 2, 2, 1]),
+            (184, &[0b1_0100, 0b1_0000]),
+        ],
+        186,
+    );
+    let mut bytes = Vec::new();
+    state.write(&mut bytes);
+    assert_eq!(bytes, expected);
+    let mut read = State::read(&bytes).expect("a state");
+    assert_eq!((read.geometry, read.members), (state.geometry, Members::first(5)));
+    // Without Q it is as it was.
+    assert_eq!(read.reshape(geometry, &storage), Members::NONE);
+    bytes.clear();
+    read.write(&mut bytes);
+    let expected = image(&[(0, &expected[..112]), (176, &[4, 1, 2, 0]), (184, &[0b100])], 186);
+    assert_eq!(bytes, expected);
+}
+
 #[test]
 fn changes_are_these_bytes() {
     let mut state = state();

@@ -19,7 +19,7 @@ fn rig(seed: u64) -> Rig {
 }
 
 /// Runs load for a while. Some members fail and return meanwhile.
-fn live(rig: &mut Rig, victims: &[usize], most: u64) {
+pub(super) fn live(rig: &mut Rig, victims: &[usize], most: u64) {
     for _ in 0..rig.random.between(1, most) {
         match rig.random.below(40) {
             0..10 => rig.submit(),
@@ -56,7 +56,7 @@ fn harm(rig: &mut Rig, victims: &[usize]) {
             let block = rig.random.below(rig.config.size / BLOCK);
             rig.members[number].bad.push(block);
         }
-        5 if rig.is_open() => {
+        5 if rig.is_open() && rig.parity.status().members.contains(number) => {
             assert_eq!(rig.parity.take_out(number), Ok(()), "the others have everything");
             rig.pump();
         }
@@ -83,10 +83,10 @@ fn victims(rig: &mut Rig) -> Vec<usize> {
 }
 
 /// Kills the daemon, and starts the next one. Disks of these members may be others then, or not be there yet.
-fn restart(rig: &mut Rig, victims: &[usize]) {
+pub(super) fn restart(rig: &mut Rig, victims: &[usize]) {
     let out = rig.parity.out();
     // The log has an order when it is noted.
-    let is_noted = rig.parity.is_noted() && rig.is_open();
+    let is_noted = rig.parity.is_noted() && rig.is_open() && !rig.parity.is_changing();
     let cut = rig.random.one_in(2);
     rig.crash(cut);
     let mut unseen = Vec::new();
@@ -115,7 +115,7 @@ fn restart(rig: &mut Rig, victims: &[usize]) {
 }
 
 /// Brings back all members, and waits until they have everything.
-fn rest(rig: &mut Rig) {
+pub(super) fn rest(rig: &mut Rig) {
     rig.members.iter_mut().for_each(|member| member.up = true);
     for number in 0..rig.members.len() {
         if std::mem::take(&mut rig.members[number].lost) {
@@ -137,7 +137,7 @@ fn rest(rig: &mut Rig) {
 }
 
 /// Waits until the array is open, and failures from before have come out.
-fn revive(rig: &mut Rig) {
+pub(super) fn revive(rig: &mut Rig) {
     assert_eq!(rig.comes_up(), Ok(()));
     while rig.halted.is_none() && rig.is_flushing() {
         rig.turn();

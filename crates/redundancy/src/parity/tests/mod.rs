@@ -5,6 +5,7 @@ mod figures;
 mod image;
 mod journal;
 mod lives;
+mod mode;
 mod opening;
 mod rig;
 mod state;
@@ -41,10 +42,24 @@ fn the_layout_is_left_symmetric() {
     }
 }
 
+/// Checks the layout of an array that was given Q: that of one parity, with Q on one more member.
+#[test]
+fn a_q_that_was_added_is_on_the_last_member() {
+    let five = geometry(4, 1).with_q().expect("it has none");
+    // D0, D1, D2, P and Q.
+    let expected = [[0, 1, 2, 3, 4], [3, 0, 1, 2, 4], [2, 3, 0, 1, 4], [1, 2, 3, 0, 4], [0, 1, 2, 3, 4]];
+    for (stripe, members) in expected.into_iter().enumerate() {
+        assert_eq!([0, 1, 2, 3, 4].map(|role| five.member(stripe as u64, role)), members, "stripe {stripe}");
+    }
+    assert_eq!((five.with_q(), five.without_q()), (None, Some(geometry(4, 1))));
+    assert_eq!((geometry(5, 2).with_q(), geometry(5, 2).without_q()), (None, None));
+}
+
 #[test]
 fn each_byte_has_one_place() {
-    for (members, parities) in shapes() {
-        let geometry = geometry(members, parities);
+    let added = (3..=6).filter_map(|members| geometry(members, 1).with_q());
+    for geometry in shapes().map(|(members, parities)| geometry(members, parities)).chain(added) {
+        let Geometry { members, parities, .. } = geometry;
         let size = 3 * members as u64 * 4096;
         let mut seen = HashSet::new();
         for offset in (0..geometry.drive_bytes(size)).step_by(512) {

@@ -45,9 +45,10 @@ fn a_configuration_of_no_array_is_refused() {
     };
     assert_eq!(makes(&|_| ()), Ok(()));
     assert!(makes(&|it| it.log_bytes -= 1).is_err_and(|words| words.contains("needs 3145728")));
-    let eight = Geometry { members: 8, parities: 2, chunk: 4096 };
+    let eight = Geometry { members: 8, parities: 2, chunk: 4096, q_is_last: false };
     assert!(makes(&|it| it.geometry = eight).is_err_and(|words| words.contains("more than 7")));
     assert!(makes(&|it| it.geometry = Geometry { members: 7, ..eight }).is_ok());
+    assert!(makes(&|it| it.spares = 3).is_ok() && makes(&|it| it.spares = 4).is_err());
     assert!(makes(&|it| it.size = 0).is_err() && makes(&|it| it.size += 512).is_err());
     for (region, is_right) in [(0, false), (2048, false), (4096, true), (12288, false), (1 << 30, true)] {
         assert_eq!(makes(&|it| it.region_bytes = region).is_ok(), is_right, "{region}");

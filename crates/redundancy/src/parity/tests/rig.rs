@@ -85,7 +85,19 @@ impl Rig {
     /// Does the same, with regions of this size.
     pub(super) fn with_regions(
         seed: u64,
+        shape: (usize, usize),
+        chunk: u64,
+        chunks: u64,
+        region_bytes: u64,
+    ) -> Self {
+        Self::with_spares(seed, shape, 0, chunk, chunks, region_bytes)
+    }
+
+    /// Does the same, with spares behind the members.
+    pub(super) fn with_spares(
+        seed: u64,
         (members, parities): (usize, usize),
+        spares: usize,
         chunk: u64,
         chunks: u64,
         region_bytes: u64,
@@ -95,6 +107,7 @@ impl Rig {
         let size = chunk * chunks;
         let config = ArrayConfig {
             geometry,
+            spares,
             size,
             region_bytes,
             log_bytes: ARRAY_LOG_MIN,
@@ -112,7 +125,7 @@ impl Rig {
             bad: Vec::new(),
             storage: storage as u128 + 1,
         };
-        let members = (0..members).map(new_member).collect();
+        let members = (0..members + spares).map(new_member).collect();
         let model = ModelNamespace::new(geometry.drive_bytes(size) / BLOCK, true);
         let mut rig = Self {
             random,
@@ -215,7 +228,8 @@ impl Rig {
     /// Counts the members that the array has lost, and compares its figure.
     fn count_losses(&mut self) {
         let status = self.parity.status();
-        let gone = self.joined.without(status.joined);
+        // A member that was given up is no loss.
+        let gone = self.joined.without(status.joined).and(status.members);
         match self.ready {
             Some(Ok(())) => self.losses += gone.iter().count() as u64,
             _ => self.losses = status.losses,
@@ -436,23 +450,28 @@ impl Rig {
 
     /// Compares all cells with the parities from outside, and the content of the drive.
     pub(super) fn check(&self) {
-        let Geometry { members, parities, chunk } = self.config.geometry;
+        let Geometry { members, parities, chunk, q_is_last } = self.parity.geometry();
         let chunk = chunk as usize;
-        let images: Vec<Vec<u8>> = (0..members).map(|member| self.image(member)).collect();
+        let all: Vec<Vec<u8>> = (0..members).map(|member| self.image(member)).collect();
+        // The members among which the other roles rotate, and the parities among these.
+        let (images, rotating) = if q_is_last { (&all[..members - 1], 1) } else { (&all[..], parities) };
+        let members = images.len();
         for row in (0..self.config.size as usize).step_by(chunk) {
             let first = members - 1 - (row / chunk) % members;
             let cell = |role: usize| images[(first + role) % members][row..row + chunk].as_chunks::<8>().0;
             for at in 0..chunk / 8 {
                 let word = |role: usize| u64::from_le_bytes(cell(role)[at]);
                 let (mut p, mut q) = (0, 0);
-                for column in (0..members - parities).rev() {
-                    let data = word(parities + column);
+                for column in (0..members - rotating).rev() {
+                    let data = word(rotating + column);
                     // The polynomial for each byte that overflows.
                     let carry = (q >> 7 & 0x0101_0101_0101_0101) * 0x1d;
                     (p, q) = (p ^ data, (q << 1 & 0xfefe_fefe_fefe_fefe) ^ carry ^ data);
                 }
                 assert_eq!(word(0), p, "P of row {row:#x}");
-                assert!(parities == 1 || word(1) == q, "Q of row {row:#x}");
+                let last = || all.last().expect("it has members")[row..row + chunk].as_chunks::<8>().0[at];
+                let found = if q_is_last { u64::from_le_bytes(last()) } else { word(1) };
+                assert!(parities == 1 || found == q, "Q of row {row:#x}");
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::{MEMBERS_MAX, Members, UNSEEN};
 use sluice_sim::Random;
 
 const REGION: u64 = 8192;
-const FIVE: Geometry = Geometry { members: 5, parities: 2, chunk: 4096 };
+const FIVE: Geometry = Geometry { members: 5, parities: 2, chunk: 4096, q_is_last: false };
 
 fn state(regions: u64, stale: u8) -> State {
     State::new(FIVE, regions * REGION, REGION, 512, Members(stale))
@@ -79,6 +79,19 @@ fn a_state_of_no_array_is_refused() {
         (5, 3, false),
     ] {
         assert_eq!(read(176, &[members, parities], 4).is_some(), is_right, "{members} {parities}");
+    }
+    // Q on the last member, which is one beside an array with one parity.
+    for (members, parities, q_is_last, is_right) in [
+        (5, 2, 1, true),
+        (4, 2, 1, true),
+        (3, 2, 1, false),
+        (5, 1, 1, false),
+        (5, 2, 2, false),
+        (0, 2, 1, false),
+    ] {
+        let state = read(176, &[members, parities, 0, q_is_last], 4);
+        assert_eq!(state.is_some(), is_right, "{members} {parities} {q_is_last}");
+        assert!(state.is_none_or(|state| state.geometry.q_is_last && bytes_of(&state)[179] == 1));
     }
     // Bits of members that the array does not have are ignored.
     let all = read(178, &[0xff], 5).map(|state| state.out);
@@ -257,7 +270,8 @@ fn only_storage_with_two_numbers_can_be_other_storage() {
                 let wanted = if is_other { Members::one(member) } else { Members::NONE };
                 assert_eq!(states.replaced(&now), wanted);
                 states.note_storage(&now);
-                let noted = if is == 0 || is == UNSEEN { was } else { is };
+                // A spare is no member yet.
+                let noted = if is == 0 || is == UNSEEN || member >= 5 { was } else { is };
                 assert_eq!(states.storage[member], noted);
             }
         }
