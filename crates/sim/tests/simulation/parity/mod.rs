@@ -4,6 +4,7 @@ mod atomic;
 mod checksum;
 mod local_cache;
 mod loss;
+mod mode;
 mod rig;
 mod whole;
 

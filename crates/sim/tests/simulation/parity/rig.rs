@@ -53,6 +53,8 @@ pub(super) struct Rig {
     pub(super) random: Random,
     pub(super) members: usize,
     pub(super) parities: usize,
+    /// Whether the last member is a spare, or has the second parity.
+    has_spare: bool,
     function: &'static str,
     pub(super) options: Options,
     /// Blocks of the smallest command, and bytes that the power does not tear.
@@ -129,8 +131,9 @@ impl Rig {
         let own = [("parity", parity.as_str()), ("chunk", "8KiB")];
         let options = own.iter().chain(more).map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         let options = Options::new(options);
-        let blocks = SIZE / BLOCK * (members - parities) as u64;
-        Self::of("parity", options, disks, parities, 1, blocks, random)
+        let has_spare = more.contains(&("spare", "true"));
+        let blocks = SIZE / BLOCK * (members - parities - usize::from(has_spare)) as u64;
+        Self { has_spare, ..Self::of("parity", options, disks, parities, 1, blocks, random) }
     }
 
     /// Creates the function `checksum` over one disk.
@@ -193,6 +196,7 @@ impl Rig {
             random,
             members,
             parities,
+            has_spare: false,
             function,
             options,
             unit,
@@ -485,11 +489,7 @@ impl Rig {
         text: &str,
         mut step: impl FnMut(&mut Self),
     ) -> Result<String, String> {
-        self.memory.bytes(WORDS, text.len()).expect("room").copy_from_slice(text.as_bytes());
-        let (tag, data_offset, data_length) = (u64::MAX, WORDS as u32, text.len() as u32);
-        let entry =
-            Submission { kind: kind::CONTROL, tag, data_offset, data_length, ..Submission::default() };
-        self.show(&entry);
+        self.order(text);
         for _ in 0..100_000 {
             if self.words.is_some() || !self.turn() {
                 break;
@@ -498,6 +498,16 @@ impl Rig {
         }
         let (status, words) = self.words.take().expect("it answers soon");
         if status.is_success() { Ok(words) } else { Err(words) }
+    }
+
+    /// Sends an operator's order, and waits for nothing.
+    pub(super) fn order(&mut self, text: &str) {
+        self.words = None;
+        self.memory.bytes(WORDS, text.len()).expect("room").copy_from_slice(text.as_bytes());
+        let (tag, data_offset, data_length) = (u64::MAX, WORDS as u32, text.len() as u32);
+        let entry =
+            Submission { kind: kind::CONTROL, tag, data_offset, data_length, ..Submission::default() };
+        self.show(&entry);
     }
 
     /// Has the host read the whole drive.
@@ -559,19 +569,23 @@ impl Rig {
             self.turn();
         }
         let images: Vec<Vec<u8>> = (0..self.members).map(|member| self.image(member)).collect();
+        let members = self.members - usize::from(self.has_spare);
+        let has_q =
+            self.has_spare && self.tell("status").is_ok_and(|status| status.contains(r#""parity":2"#));
         for row in (0..SIZE as usize).step_by(CHUNK) {
             let cells: Vec<&[u8]> = images.iter().map(|image| &image[row..row + CHUNK]).collect();
             let (mut p, mut q) = (vec![0; CHUNK], vec![0; CHUNK]);
-            let first = self.members - 1 - (row / CHUNK) % self.members;
-            for column in (0..self.members - self.parities).rev() {
-                let data = cells[(first + self.parities + column) % self.members];
+            let first = members - 1 - (row / CHUNK) % members;
+            for column in (0..members - self.parities).rev() {
+                let data = cells[(first + self.parities + column) % members];
                 for ((p, q), data) in p.iter_mut().zip(&mut q).zip(data) {
                     // Q is the sum of g^i times column i, by Horner's rule.
                     (*p, *q) = (*p ^ data, (*q << 1) ^ ((*q >> 7) * 0x1d) ^ data);
                 }
             }
             assert!(p == cells[first], "P of row {row:#x}");
-            assert!(self.parities == 1 || q == cells[(first + 1) % self.members], "Q of row {row:#x}");
+            assert!(self.parities == 1 || q == cells[(first + 1) % members], "Q of row {row:#x}");
+            assert!(!has_q || q == cells[members], "Q of row {row:#x}, on the last member");
         }
     }
 
