@@ -10,6 +10,11 @@ const STEP: usize = 96 << 10;
 
 /// Returns a drive of so many members, with labels.
 fn drive(members: usize, parity: usize) -> String {
+    drive_with(members, parity, "")
+}
+
+/// Does the same, with more options.
+fn drive_with(members: usize, parity: usize, more: &str) -> String {
     let layer =
         |name: String, size: &str| format!("{{ target = \"file\", path = \"{name}\", size = \"{size}\" }}");
     // Both places are the same to the host.
@@ -19,7 +24,7 @@ fn drive(members: usize, parity: usize) -> String {
     format!(
         "[[drive]]\nname = \"disk\"\n[[drive.namespace]]\ntarget = \"file\"\npath = \"m0\"\nsize = \"8MiB\"\n\
          functions = [ {{ kind = \"uif\", function = \"parity\", place = \"{place}\", labels = true, \
-         options = {{ parity = \"{parity}\", chunk = \"16KiB\" }}, layers = [ {} ] }} ]\n",
+         options = {{ parity = \"{parity}\", chunk = \"16KiB\"{more} }}, layers = [ {} ] }} ]\n",
         layers.join(", ")
     )
 }
@@ -109,6 +114,50 @@ fn a_drive_with_one_parity_survives_crashes_and_a_lost_member() {
 #[test]
 fn a_drive_with_two_parities_survives_crashes_and_two_lost_members() {
     survives(5, 2);
+}
+
+/// Gives a drive in use a second parity, loses two members after a crash, and takes the parity back.
+#[test]
+fn a_drive_in_use_gets_a_second_parity() {
+    let bytes = 2 * MEMBER;
+    let mut daemon = Daemon::start("");
+    daemon.stop();
+    daemon.declare("", &drive_with(4, 1, ", spare = \"true\""));
+    daemon.restart();
+    let mut whole = pattern(bytes, 0);
+    write(&daemon, 0, &whole, true);
+    assert!(status(&daemon).contains("\"parity\":1,\"spares\":1"), "{}", status(&daemon));
+    let told = daemon.ok(&["function", "tell", "disk", "parities 2"]);
+    assert!(told.contains("\"parity\":2,\"spares\":0,\"changing\":false"), "{told}");
+    let (from, changed) = (5 * MIB + 512, pattern(3 * MIB, 9));
+    write(&daemon, from, &changed, false);
+    whole[from..from + changed.len()].copy_from_slice(&changed);
+    daemon.crash();
+    daemon.restart();
+    assert!(read_all(&daemon, bytes) == whole, "after a crash");
+    wait_for("the second parity", || status(&daemon).contains("\"state\":\"in sync\""));
+    assert!(status(&daemon).contains("\"parity\":2"), "{}", status(&daemon));
+    daemon.stop();
+    let folder = daemon.folder.path().to_owned();
+    let at = |name: &str| folder.join(name).display().to_string();
+    for lost in ["0", "1"] {
+        let path = at(&format!("m{lost}"));
+        std::fs::write(&path, "").expect("room");
+        member(&["replace", "--set", &at("m2"), "--index", lost, &path]);
+    }
+    daemon.restart();
+    assert!(read_all(&daemon, bytes) == whole, "without two members");
+    wait_for("the members to be computed", || status(&daemon).contains("\"state\":\"in sync\""));
+    daemon.ok(&["function", "tell", "disk", "check"]);
+    wait_for("the comparison", || status(&daemon).contains("\"running\":false"));
+    assert!(status(&daemon).contains("\"different\":0,\"unreadable\":0"), "{}", status(&daemon));
+    let told = daemon.ok(&["function", "tell", "disk", "parities 1"]);
+    assert!(told.contains("\"parity\":1,\"spares\":1"), "{told}");
+    daemon.stop();
+    daemon.restart();
+    assert!(status(&daemon).contains("\"parity\":1,\"spares\":1"), "{}", status(&daemon));
+    assert!(read_all(&daemon, bytes) == whole, "with one parity again");
+    daemon.stop();
 }
 
 /// Checks the size of the drive, that of its data columns, and the refusal of another number of parities.
