@@ -155,9 +155,12 @@ impl Cells {
         self.flights[slot] = Some(Flight { cid, cell, is_read });
     }
 
-    fn work(&mut self, ms: u64) {
-        let (start, time) = (Instant::now(), Duration::from_millis(ms));
-        while start.elapsed() < time && self.turn(true) {}
+    /// Works for some time, and on until so many more writes are acknowledged.
+    fn work(&mut self, ms: u64, writes: u64) {
+        let (start, time, least) = (Instant::now(), Duration::from_millis(ms), self.written + writes);
+        while (start.elapsed() < time || self.written < least) && self.turn(true) {
+            assert!(start.elapsed() < LIMIT, "{} writes of {least}", self.written);
+        }
     }
 
     fn drain(&mut self) {
@@ -216,7 +219,7 @@ fn survives_kills(place: &str, below: &str) {
     for _ in 0..6 {
         cells.connect(&daemon);
         let ms = 50 + cells.dice.below(150);
-        cells.work(ms);
+        cells.work(ms, 9);
         daemon.crash();
         cells.disconnect();
         daemon.restart();
@@ -224,7 +227,7 @@ fn survives_kills(place: &str, below: &str) {
     }
     assert!(cells.written > 50 && cells.failed == 0, "{} {}\n{}", cells.written, cells.failed, daemon.log());
     cells.connect(&daemon);
-    cells.work(100);
+    cells.work(100, 1);
     cells.drain();
     assert!(!metrics(&daemon).contains("logged_total 0\n"), "{}", metrics(&daemon));
     wait_for("the log to be empty", || metrics(&daemon).contains("slots_used 0\n"));
@@ -253,13 +256,13 @@ fn writes_are_whole_when_the_process_of_the_function_dies() {
     let mut cells = Cells::new(3, false);
     cells.connect(&daemon);
     for _ in 0..3 {
-        cells.work(100);
+        cells.work(100, 7);
         let killed = pid(&daemon, "disk").expect("it is there");
         kill_process(killed, Signal::KILL).expect("it is ours");
-        cells.work(100);
+        cells.work(100, 0);
         wait_for("the next one", || pid(&daemon, "disk").is_some_and(|pid| pid != killed));
     }
-    cells.work(100);
+    cells.work(100, 0);
     cells.drain();
     cells.disconnect();
     cells.read_all(&daemon);
@@ -288,7 +291,7 @@ fn survives_power_cuts(function: &str, more: usize) {
     for _ in 0..10 {
         cells.connect(&daemon);
         let ms = 20 + cells.dice.below(100);
-        cells.work(ms);
+        cells.work(ms, 6);
         daemon.crash();
         cells.disconnect();
         let share = cells.dice.below(4);
@@ -349,13 +352,13 @@ fn writes_are_whole_after_power_cuts_of_a_remote_target() {
     for _ in 0..5 {
         cells.connect(&daemon);
         let ms = 50 + cells.dice.below(100);
-        cells.work(ms);
+        cells.work(ms, 5);
         far.daemon.crash();
         let share = cells.dice.below(4);
         far.disk.cut_partly(|| cells.dice.below(4) <= share);
         torn += torn_cells(&far.disk.durable());
         far.come_up();
-        cells.work(200);
+        cells.work(200, 0);
         cells.drain();
         cells.disconnect();
         cells.read_all(&daemon);
