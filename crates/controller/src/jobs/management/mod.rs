@@ -8,9 +8,9 @@ use crate::model::request::Admin;
 use crate::state::format;
 use crate::state::limits::{ANA_GROUPS_MAX, NN};
 use crate::state::management::{Creation, Request};
+use sluice_nvme::Status;
 use sluice_nvme::identify::{CSI_NVM, IdentifyNamespace, SIZE};
 use sluice_nvme::opcode::admin as opcode;
-use sluice_nvme::Status;
 
 /// Takes one of the two commands.
 pub(crate) fn begin(subsystem: &Subsystem, admin: &Admin<'_>) -> Result<Request, Status> {
