@@ -30,7 +30,7 @@ impl Parity {
         self.flush_if_idle();
     }
 
-    fn flush_if_idle(&mut self) {
+    pub(super) fn flush_if_idle(&mut self) {
         if self.flushes.are_idle() {
             self.flush_members();
         }

@@ -5,7 +5,7 @@
 //! same one.
 //!
 //! An array with one parity that gets another keeps the places of its data and of P, and has Q on one more
-//! member: *left-symmetric-6* of Linux md.
+//! member, as in *left-symmetric-6* of Linux md. The coefficients of Q differ from those there.
 
 use std::ops::Range;
 

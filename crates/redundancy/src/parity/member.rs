@@ -48,7 +48,7 @@ impl Parity {
 
     /// Returns the members that lack something, or may do so after a restart, with the mark of parities that are
     /// not computed.
-    fn lacking(&self) -> Members {
+    pub(super) fn lacking(&self) -> Members {
         let changes = self.ops.missing().with(self.ring.missing());
         let lacking = self.state.lacking().with(self.state.unsettled(self.notes.safe_marks)).with(changes);
         // A member that was given up may have missed something before.

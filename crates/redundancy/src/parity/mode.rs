@@ -13,7 +13,7 @@
 
 use super::Geometry;
 use super::array::Parity;
-use super::state::ARRAY_MAX;
+use super::state::{ARRAY_MAX, UNSYNCED};
 use crate::{Members, UNSEEN};
 
 /// Stage of a change.
@@ -99,8 +99,18 @@ impl Parity {
             return Err("there is no spare: declare the drive with one more member, and `spare = \"true\"`"
                 .to_owned());
         }
+        if self.config.safe_read {
+            return Err("`safe_read` compares data with the parity, and the second one would be computed from data that is not \
+                        compared: remove `safe_read`, run the job `check`, and order it then"
+                .to_owned());
+        }
+        if self.lacking().covers(UNSYNCED) {
+            return Err("the parities are not computed yet: wait for the job `resync`".to_owned());
+        }
         match self.config.storage[last] {
-            UNSEEN => Err(format!("member {last}, the spare, is not available")),
+            UNSEEN => Err(format!(
+                "member {last}, the spare, is not available: connect it, and open the drive again"
+            )),
             _ => Ok(()),
         }
     }
@@ -128,11 +138,12 @@ impl Parity {
     }
 
     fn drain_for(&mut self, to: Geometry) -> bool {
-        if self.ops.are_active() || !self.flushes.are_idle() {
+        if self.ops.are_active() {
             return false;
         }
+        // Flushes of hosts may follow each other without end, and the change waits for none of them.
         if self.ring.is_unflushed() {
-            self.flush_members();
+            self.flush_if_idle();
             return false;
         }
         // Members may have failed since the order.

@@ -168,7 +168,8 @@ impl Parity {
         if state.geometry.members > self.available {
             let last = state.geometry.members - 1;
             return Err(format!(
-                "the log is of an array whose second parity is on member {last}, which is not declared:                  declare it, with `spare = \"true\"`"
+                "the log is of an array whose second parity is on member {last}, which is not declared: \
+                 declare it, with `spare = \"true\"`"
             ));
         }
         if size < state.size {

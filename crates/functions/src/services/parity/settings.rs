@@ -61,7 +61,7 @@ impl Settings {
         format!("parity {} of {} bytes", self.parities, self.chunk)
     }
 
-    /// Returns the shape that an array over so many members is made with, a spare included.
+    /// Returns the shape of a new array. The spare is among the `members`, and not in the shape.
     fn geometry(&self, members: usize) -> Result<Geometry, String> {
         let spares = usize::from(self.spare);
         Geometry::new(members.saturating_sub(spares), self.parities, self.chunk).map_err(|words| {
