@@ -42,7 +42,7 @@ STEPS = {
     "thin": ("thin_is_full", "thin_is_grown"),
 }
 
-# What the guest does to each of its drives. A load is repeated until the drive's steps are over, each time with other
+# Loads on each drive. A load is repeated until the drive's steps are over, each time with other
 # data, and the longest latencies of all its rounds are compared.
 LOAD = """
 verified="fio --ioengine=libaio --verify=crc32c --verify_fatal=1 --do_verify=1 --minimal"
@@ -171,17 +171,18 @@ class Disks:
         eventually("the %s is in sync" % drive, lambda: self.status(drive)["state"] == "in sync")
 
     def is_lost(self, drive):
-        """The second disk is; and the load goes on without it."""
+        """Waits until the second disk is lost and the load goes on without it."""
         try:
             eventually("the disk is lost", lambda: self.status(drive)["members"][1] == "lost")
         except guest.GuestError as error:
             raise guest.GuestError("%s: %s" % (error, self.status(drive))) from None
         time.sleep(DEGRADED_S)
-        status = self.status(drive)
-        expect("the disk is lost and lacks something: %s" % status, status["state"] == "degraded" and status["stale_bytes"] > 0)
+        # The disk is tried again from time to time.
+        lacks = lambda status: status["state"] == "degraded" and status["stale_bytes"] > 0
+        eventually("the disk is lost and lacks something", lambda: lacks(self.status(drive)))
 
     def without_first(self, drive):
-        """What is read comes from disks among which is the new one."""
+        """Takes the first disk out, so the new disk is read."""
         self.tell(drive, "fail 0")
         time.sleep(DEGRADED_S)
         status = self.status(drive)

@@ -83,7 +83,8 @@ def upgraded(daemon, upgrades):
     """Steps of a guest, and the time of its load in seconds. The builds take turns."""
     def again_and_again():
         for number in range(upgrades):
-            daemon.upgrade("--binary", daemon.binary if number % 2 else sluice.BINARY)
+            build = daemon.binary if number % 2 else sluice.BINARY
+            daemon.upgrade(*() if daemon.binary == sluice.BINARY else ("--binary", build))
             time.sleep(BETWEEN_S)
 
     return {"changes": again_and_again, "grow": lambda: daemon.resize("a", 1, "128MiB")}, int(upgrades * 2 * BETWEEN_S + 10)

@@ -33,6 +33,7 @@ pub(crate) enum Head<'e> {
 
 /// Entries by their numbers.
 pub(crate) trait Entries {
+    /// Returns the entry with this number.
     fn head(&mut self, number: u32) -> Head<'_>;
 }
 
@@ -71,8 +72,8 @@ impl Queues {
         self.main.push_back(number);
     }
 
-    /// Takes the entry that leaves; none if that takes too many looks. With `forces`, the last one that is looked at
-    /// leaves, however often it was used.
+    /// Takes the entry that leaves. Returns none if there is no entry, or after `LOOKS_MAX` entries that stay. With `forces`,
+    /// the last of these leaves, however often it was used.
     pub(crate) fn take(&mut self, entries: &mut impl Entries, forces: bool) -> Option<u32> {
         for look in 1..=LOOKS_MAX {
             let is_small = self.small.len() * SMALL_PART > self.entries_max || self.main.is_empty();

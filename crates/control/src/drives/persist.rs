@@ -147,7 +147,8 @@ impl Drives {
     }
 
     /// Stores the records that drives have sent. The record of a drive that is being opened is left, since no
-    /// drive could be notified yet. So is the record of a drive that has stored too much lately. `now` holds for all.
+    /// drive could be notified yet. So is the record of a drive that has stored too much lately. All are
+    /// admitted at the time `now`.
     pub(super) fn keep_all(&self, orders: &mut Vec<PersistRequest>, now: Instant) {
         let _keeps = lock(&self.keeps);
         let mut left: Vec<PersistRequest> = Vec::new();

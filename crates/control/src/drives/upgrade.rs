@@ -101,8 +101,8 @@ impl Drives {
         }
     }
 
-    /// Returns the names of the open drives, if all of them can be handed over. Nothing is touched. The drives that
-    /// take longest come first: each waits for all after it, so the others wait for few.
+    /// Returns the names of the open drives, if all of them can be handed over. Nothing is touched. Drives
+    /// that take longest to open come first, because a drive is suspended until all after it are open.
     ///
     /// # Errors
     /// A drive cannot be handed over. The error names it.
@@ -215,8 +215,7 @@ pub(super) fn under_way() -> ApiError {
     ApiError::new(Kind::Unavailable, "the daemon is being upgraded").hint("try again in a moment")
 }
 
-/// Returns the work of another process that opens a drive, to compare it with that for others: pools are read, functions
-/// may be processes to start, and other controllers are connected to.
+/// Returns the work of opening a drive, for comparison: its pools, its functions, and its NVMe/TCP targets.
 fn work_of(drive: &DriveSpec) -> [usize; 3] {
     let sum = |of: fn(&NamespaceSpec) -> usize| drive.namespaces.iter().map(of).sum();
     [

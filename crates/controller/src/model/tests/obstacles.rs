@@ -147,8 +147,6 @@ fn a_drive_that_works_is_not_handed_over() {
 fn a_drive_settles_when_nothing_is_on_its_way() {
     let waits = "commands wait for others, or storage is being flushed";
     let (order, stores) = ("a reservation is being changed", "state of a host is being stored");
-    let change = || Change { number: 0, origin: Origin::LAYER, nsid: 1, bytes: 0..1 };
-    assert!(!change().bytes.is_empty());
     let cases: [(OfDrive, Option<&str>); 12] = [
         (|_| {}, None),
         (|it| it.jobs.sync = Some(Sync { in_flight: 0, ..Sync::default() }), None),
