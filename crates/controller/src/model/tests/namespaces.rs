@@ -54,7 +54,7 @@ fn a_namespace_that_cannot_be_is_refused_in_words() {
     }
 }
 
-/// Conformance: NVM Command Set 4.1.5.1, boundaries and atomic units are in blocks, and fit into their fields.
+/// Conformance: NVM 4.1.5.1, boundaries and atomic units are in blocks, and fit into their fields.
 #[test]
 fn boundaries_and_atomic_units_are_in_blocks() {
     // Boundary, boundary of atomic writes and atomic write in bytes; then the same in blocks of 512 bytes.

@@ -98,7 +98,7 @@ fn log_pages_that_need_remote_queues() {
     }
 }
 
-/// Conformance: an abandoned command may still change its blocks, and no others.
+/// Checks that an abandoned command may still change its blocks, and no others.
 #[test]
 fn blocks_that_a_command_may_still_change() {
     const ALL: Option<std::ops::Range<u64>> = Some(0..u64::MAX);

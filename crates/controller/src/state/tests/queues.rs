@@ -275,7 +275,7 @@ fn client() -> (ClientDma, ShadowMemory) {
     (dma, memory(64))
 }
 
-/// Conformance: entries arrive in the order of the queue, also around its end and in pieces.
+/// Checks that entries arrive in the order of the queue, also around its end and in pieces.
 #[test]
 fn entries_of_a_queue_are_fetched_in_pieces_around_its_end() {
     let (mut dma, _) = client();

@@ -127,7 +127,7 @@ fn signalled(interrupts: &mut Interrupts) -> Vec<u16> {
     found
 }
 
-/// Conformance: Base 5.27.1.6 and 5.27.1.7, interrupts are held back until a number of completions or a time.
+/// Conformance: Base 5.27.1.6, interrupts are held back until a number of completions or a time.
 #[test]
 fn interrupts_wait_for_a_number_or_a_time() {
     const UNIT: u64 = 100_000;
