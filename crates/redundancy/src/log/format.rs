@@ -10,30 +10,20 @@ pub const BLOCK: usize = sluice_metadata::engine::BLOCK;
 pub(crate) const VERSION: u32 = 2;
 const VERSION_MIN: u32 = 1;
 
-/// Version of a log of an array whose Q is on the last member.
-pub(crate) const VERSION_LAST_Q: u32 = 3;
-
-/// Magic numbers of the headers and records of a kind of log.
+/// Magic numbers of the headers and records of a kind of log, and its highest version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Magic {
     header: u64,
     record: u64,
+    version_max: u32,
 }
 
 impl Magic {
     /// Log of a set of equal members: "sluiceML" and "sluiceMR" as bytes on the disk.
-    pub(crate) const MIRROR: Self = Self::of(b"sluiceML", b"sluiceMR");
+    pub(crate) const MIRROR: Self = Self::of(b"sluiceML", b"sluiceMR", VERSION);
 
-    /// Log of an array with parity.
-    pub(crate) const PARITY: Self = Self::of(b"sluicePL", b"sluicePR");
-
-    const fn of(header: &[u8; 8], record: &[u8; 8]) -> Self {
-        Self { header: u64::from_le_bytes(*header), record: u64::from_le_bytes(*record) }
-    }
-
-    /// Returns the highest version of logs of this kind.
-    fn version_max(self) -> u32 {
-        if self == Self::PARITY { VERSION_LAST_Q } else { VERSION }
+    pub(crate) const fn of(header: &[u8; 8], record: &[u8; 8], version_max: u32) -> Self {
+        Self { header: u64::from_le_bytes(*header), record: u64::from_le_bytes(*record), version_max }
     }
 }
 
@@ -105,7 +95,7 @@ impl Head {
     pub(super) fn read_header(magic: Magic, block: &[u8]) -> Header {
         let Some(head) = Self::read(block) else { return Header::Foreign };
         match (head.magic == magic.header, head.version) {
-            (true, version) if version > magic.version_max() => Header::Version(version),
+            (true, version) if version > magic.version_max => Header::Version(version),
             (true, VERSION_MIN..) if head.checksum == checksum(block) => Header::Valid(head),
             (true, _) => Header::Broken,
             _ if block.iter().all(|byte| *byte == 0) => Header::Blank,

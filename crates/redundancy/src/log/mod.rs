@@ -21,7 +21,7 @@ mod write;
 pub use format::BLOCK;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use format::sign;
-pub(crate) use format::{Magic, RECORD_BYTES, VERSION, VERSION_LAST_Q};
+pub(crate) use format::{Magic, RECORD_BYTES, VERSION};
 pub(crate) use load::{Loader, Outcome, Piece};
 pub(crate) use write::Writer;
 

@@ -5,7 +5,13 @@ use super::array::{Parity, Step};
 use super::ring::Place;
 use super::state::{CHANGES_MAX, Change, State};
 use crate::Members;
-use crate::log::{VERSION, VERSION_LAST_Q, Writer};
+use crate::log::{Magic, VERSION, Writer};
+
+/// Version of the log of an array whose Q is on the last member.
+const VERSION_LAST_Q: u32 = 3;
+
+/// Log of an array.
+pub(super) const MAGIC: Magic = Magic::of(b"sluicePL", b"sluicePR", VERSION_LAST_Q);
 
 /// Attempts to write the log before a failure is an error.
 const TRIES: u32 = 3;
@@ -39,7 +45,7 @@ pub(super) struct Notes {
 
 impl Notes {
     pub(super) fn open(&mut self, id: u64, epoch: u64, half: usize, was_damaged: bool) {
-        let writer = Writer::new(crate::log::Magic::PARITY, NOTES_BYTES, id, epoch, half);
+        let writer = Writer::new(MAGIC, NOTES_BYTES, id, epoch, half);
         self.id = id;
         self.writer = Some(if was_damaged { writer.after_damage() } else { writer });
     }

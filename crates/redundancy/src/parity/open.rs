@@ -1,10 +1,11 @@
 //! Opening of an array: its state is read from the log, and the journal is replayed.
 
 use super::array::{Fault, Parity, Step};
+use super::notes::MAGIC;
 use super::ring::{Entry, Found, Place, RING_MAX, Replay, Ring};
 use super::state::{State, UNSYNCED};
 use super::{ArrayConfig, Geometry, NOTES_BYTES};
-use crate::log::{Loader, Magic, Outcome, Piece};
+use crate::log::{Loader, Outcome, Piece};
 use crate::{BLOCK, Members};
 use std::collections::VecDeque;
 
@@ -43,7 +44,7 @@ enum Stage {
 
 impl Opening {
     pub(super) fn load() -> Self {
-        let stage = Stage::Load(Box::new(Loader::new(Magic::PARITY, NOTES_BYTES)), None);
+        let stage = Stage::Load(Box::new(Loader::new(MAGIC, NOTES_BYTES)), None);
         Self { stage, is_issued: false, failures: 0, entries: VecDeque::new(), left: 0 }
     }
 

@@ -215,6 +215,24 @@ fn writes_beside_rebuilding_are_rebuilt() {
     }
 }
 
+/// Ends the failures of members and the log, and some of the lives without a stop. Then everything is there. Returns the
+/// number of stops.
+pub(super) fn end_failures(rig: &mut Rig) -> u64 {
+    (rig.faults, rig.gives_up, rig.log_up) = (0.0, 0.0, true);
+    let has_stopped = rig.halted.is_some();
+    if has_stopped {
+        rig.reopen();
+    } else if rig.random.one_in(3) {
+        let cut = rig.random.one_in(2);
+        rig.crash(cut);
+        rig.open();
+    }
+    revive(rig);
+    rest(rig);
+    rig.read_all();
+    has_stopped.into()
+}
+
 /// Fails requests to all members and to the log: commands fail, the array may stop, and nothing is lost.
 #[test]
 fn failures_beyond_the_parities_lose_nothing() {
@@ -229,18 +247,7 @@ fn failures_beyond_the_parities_lose_nothing() {
                 rig.log_up = !rig.random.one_in(3);
                 live(&mut rig, &[], 100);
             }
-            (rig.faults, rig.gives_up, rig.log_up) = (0.0, 0.0, true);
-            if rig.halted.is_none() && rig.random.one_in(3) {
-                let cut = rig.random.one_in(2);
-                rig.crash(cut);
-                rig.open();
-            } else if rig.halted.is_some() {
-                stops += 1;
-                rig.reopen();
-            }
-            revive(&mut rig);
-            rest(&mut rig);
-            rig.read_all();
+            stops += end_failures(&mut rig);
         }
     }
     assert!(stops > 0 || lives < 10, "{stops} of {lives}");

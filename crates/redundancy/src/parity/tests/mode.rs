@@ -1,6 +1,6 @@
 //! Changes of the number of parities under load, with members that fail, crashes and power cuts.
 
-use super::lives::{live, rest, restart, revive};
+use super::lives::{end_failures, live, rest, restart};
 use super::rig::Rig;
 use crate::parity::{Geometry, HostCommand, NOTES_BYTES};
 use crate::{Members, UNSEEN};
@@ -114,18 +114,7 @@ fn failures_during_a_change_lose_nothing() {
                 }
                 live(&mut rig, &[], 100);
             }
-            (rig.faults, rig.gives_up, rig.log_up) = (0.0, 0.0, true);
-            if rig.halted.is_none() && rig.random.one_in(3) {
-                let cut = rig.random.one_in(2);
-                rig.crash(cut);
-                rig.open();
-            } else if rig.halted.is_some() {
-                stops += 1;
-                rig.reopen();
-            }
-            revive(&mut rig);
-            rest(&mut rig);
-            rig.read_all();
+            stops += end_failures(&mut rig);
         }
         survives_losses(&mut rig);
     }
