@@ -139,7 +139,7 @@ fn a_result_goes_to_the_layer_that_its_token_names() {
     assert!(layers.iter().all(|other| other.calls().is_empty()), "there is no such namespace");
 }
 
-/// Checks that layers are polled, armed and disarmed, all of them, whatever one of them finds.
+/// Checks that all layers are polled, armed and disarmed, also behind a layer that has work.
 #[test]
 fn layers_that_poll_are_polled_and_armed() {
     let space = Space::new();

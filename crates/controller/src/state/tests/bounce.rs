@@ -233,7 +233,7 @@ fn a_command_that_waits_for_the_client_has_no_data_yet() {
     assert!(!has(&slot), "it is in the layers");
 }
 
-/// Checks that each command has private memory of its own, whatever the numbers of others.
+/// Compares the private memory of several commands: no part belongs to two of them.
 #[test]
 fn private_memory_of_commands_does_not_overlap() {
     let staging = chunk::staging().expect("memory");

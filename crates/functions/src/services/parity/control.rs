@@ -99,9 +99,7 @@ impl ParityFunction {
         self.leaving = false;
         io.answer(answer);
     }
-}
 
-impl ParityFunction {
     /// Answers a change of the number of parities, once the log has it or it was not done.
     pub(super) fn answer_changing(&mut self, io: &mut Io<'_>) {
         if !self.changing {
